@@ -1,0 +1,1 @@
+"""Grids, tasks, augmentations, canvases and datasets; never imports torch."""

@@ -1,0 +1,1 @@
+"""From a trained model to a valid, scored ARC Prize submission."""
