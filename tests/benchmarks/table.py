@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """A figure: what was measured, at which size, and its ratio to the plain path measured in the same run."""
+    """A figure: what, at which size, and its ratio to the plain path measured in the same run."""
 
     what: str
     size: str
