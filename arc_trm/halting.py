@@ -1,0 +1,147 @@
+"""Deep supervision with halting: the carry, its refill, and one supervision step.
+
+Every batch slot works on its own sequence. After a step a slot halts when the model says so (or at the last step); a
+halted slot takes the row that it is offered at the next step and starts from the fixed state, the others go on with
+what they have and discard the offer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from arc_trm.batches import Batch
+from arc_trm.config import HaltingConfig
+from arc_trm.losses import IGNORE_LABEL, Judged, halting_loss, judge, token_loss
+from arc_trm.model import Output, RecursiveModel, State
+from arc_trm.puzzle_embedding import PuzzleEmbedding
+
+# The forward pass: the model itself, or its compiled or data-parallel wrapper.
+Forward = Callable[[State, Tensor, Tensor], Output]
+
+
+@dataclass(frozen=True)
+class Carry:
+    """What each of b slots is working on, between two supervision steps."""
+
+    state: State  # y and latents, each [b, p+l, d]
+    steps: Tensor  # int32 [b]: supervision steps taken
+    halted: Tensor  # bool [b]
+    current: Batch
+
+
+def initial_carry(model: RecursiveModel, like: Batch, dtype: torch.dtype) -> Carry:
+    """A carry whose slots are all halted, so that the first offer fills every one."""
+    batch, tokens = like.inputs.shape
+    halted = torch.ones(batch, dtype=torch.bool, device=like.inputs.device)
+    state = tuple(part.contiguous() for part in model.initial_state(batch, tokens, dtype))
+    return Carry(state, torch.zeros_like(halted, dtype=torch.int32), halted, like)
+
+
+def refill(carry: Carry, offer: Batch, model: RecursiveModel) -> Carry:
+    """Give every halted slot the offered row and the initial state; the others discard their offer."""
+    halted = carry.halted
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(halted.view(-1, *(1,) * (old.dim() - 1)), new, old)
+
+    batch, tokens = offer.inputs.shape
+    fresh = model.initial_state(batch, tokens, carry.state[0].dtype)
+    return Carry(
+        state=tuple(choose(new, old) for new, old in zip(fresh, carry.state, strict=True)),
+        steps=torch.where(halted, 0, carry.steps),
+        halted=halted,
+        current=Batch(
+            choose(offer.inputs, carry.current.inputs),
+            choose(offer.labels, carry.current.labels),
+            choose(offer.puzzle_ids, carry.current.puzzle_ids),
+        ),
+    )
+
+
+# Whether each slot [b] would halt by itself: "right" is likelier than not; or stopping is worth more than going on.
+HALTING_RULES: dict[str, Callable[[Output], Tensor]] = {
+    "correctness": lambda output: output.halt_logits > 0,
+    "q_learning": lambda output: output.halt_logits > output.continue_logits,
+    "never": lambda output: torch.zeros_like(output.halt_logits, dtype=torch.bool),
+}
+
+
+def halt(steps: Tensor, output: Output, rule: HaltingConfig, minimum: Tensor | None) -> Tensor:
+    """The slots [b] that halt after their `steps`-th step.
+
+    `minimum` [b] is the exploration's least number of steps in training; None is evaluation, where only the last step
+    halts.
+    """
+    last = steps >= rule.max_supervision_steps
+    if minimum is None:
+        return last
+    return (last | HALTING_RULES[rule.rule](output)) & (steps >= minimum)
+
+
+class StepResult(NamedTuple):
+    """One supervision step: what follows, what was predicted, what it cost."""
+
+    carry: Carry
+    output: Output
+    loss: Tensor  # scalar: token loss + halting loss(es), summed over the b rows
+    puzzle_rows: Tensor  # [b, w] leaf: `.grad` after the backward pass
+    metrics: dict[str, Tensor]  # sums over the b rows, scalars on the device
+
+
+def supervision_step(
+    forward: Forward,
+    model: RecursiveModel,
+    embedding: PuzzleEmbedding,
+    carry: Carry,
+    offer: Batch,
+    rule: HaltingConfig,
+    minimum: Tensor | None,
+) -> StepResult:
+    """Refill, improve the answers once, judge them, and decide who halts.
+
+    The token loss is the mean over a row's labelled tokens; a row without labels counts as right for halting.
+    """
+    carry = refill(carry, offer, model)
+    current = carry.current
+    puzzle_rows = embedding.rows(current.puzzle_ids)
+    output = forward(carry.state, current.inputs, puzzle_rows)
+    with torch.no_grad():
+        judged = judge(output.logits, current.labels)
+        steps = carry.steps + 1
+        following = Carry(output.state, steps, halt(steps, output, rule, minimum), current)
+    asked = (current.labels != IGNORE_LABEL).sum(-1)
+    losses = {
+        "token_loss": (token_loss(output.logits, current.labels, rule.token_loss).sum(-1) / asked.clamp(min=1)).sum(),
+        "halting_loss": halting_loss(output.halt_logits, judged.correct).sum(),
+    }
+    if rule.continue_loss:
+        target = continue_target(forward, following, puzzle_rows, rule)
+        losses["continue_loss"] = halting_loss(output.continue_logits, target).sum()
+    weighted = [value * (1 if name == "token_loss" else rule.loss_weight) for name, value in losses.items()]
+    metrics = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, judged)
+    return StepResult(following, output, torch.stack(weighted).sum(), puzzle_rows, metrics)
+
+
+@torch.no_grad()
+def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: HaltingConfig) -> Tensor:
+    """HRM's target [b] for "go on": the probability that the next pass promises, from a second forward pass."""
+    following = forward(carry.state, carry.current.inputs, puzzle_rows)
+    best = torch.maximum(following.halt_logits, following.continue_logits)
+    last = carry.steps >= rule.max_supervision_steps
+    return torch.where(last, following.halt_logits, best).sigmoid()
+
+
+def step_metrics(carry: Carry, output: Output, judged: Judged) -> dict[str, Tensor]:
+    """Sums over the rows that halted and have labels: how many, how right, how long they took."""
+    counted = carry.halted & judged.labelled
+    halting_right = (output.halt_logits >= 0) == judged.correct
+    return {
+        "count": counted.sum(),
+        "token_accuracy": torch.where(counted, judged.token_accuracy, 0).sum(),
+        "exact_accuracy": (counted & judged.correct).sum(),
+        "halting_accuracy": (counted & halting_right).sum(),
+        "supervision_steps": torch.where(counted, carry.steps, 0).sum(),
+    }

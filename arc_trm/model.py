@@ -1,0 +1,181 @@
+"""The Tiny Recursive Model and its relatives, as one family.
+
+Read it beside the pseudocode of "Less is More: Recursive Reasoning with Tiny Networks" (Jolicoeur-Martineau, 2025):
+x is the embedded question, y the embedded answer, z the latent; `latent_recursion` improves z several times and then
+y once, `deep_recursion` repeats that and keeps a gradient only in its last pass, the heads read the answer off y.
+
+A member of the family differs in three places: what one latent recursion does (`LATENT_RECURSIONS`), how many networks
+there are (`ModelConfig.answer_layers`), and how far the gradient reaches (`ModelConfig.graded_updates`).
+
+Shapes: b batch rows, l canvas tokens, p embedding positions in front of them, d hidden size, v vocabulary.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from arc_trm.config import ModelConfig
+from arc_trm.layers import Linear, Network, rotary_table, truncated_normal
+
+HALTING_BIAS = -5.0
+
+# The state that recursion improves: y first, then the latents z (none where y is the only feature); each [b, p+l, d].
+State = tuple[Tensor, ...]
+
+
+class Output(NamedTuple):
+    """What one supervision step's forward pass gives."""
+
+    state: State  # detached: the next step starts from it without a gradient
+    logits: Tensor  # [b, l, v]
+    halt_logits: Tensor  # [b] float32, "the answer is right"
+    continue_logits: Tensor  # [b] float32, "going on is worth more" (only trained by Q-learning members)
+
+
+class RecursiveModel(nn.Module):
+    """One member of the family, as its `ModelConfig` describes it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, v = config.hidden, config.vocab_size
+        self.token_embedding = nn.Parameter(truncated_normal((v, d), 1 / math.sqrt(d)))
+        length = config.prefix + config.seq_len
+        shape = (d, config.heads, config.expansion, length, config.mixer)
+        self.net = Network(config.layers, *shape)
+        self.answer_net = Network(config.answer_layers, *shape) if config.answer_layers else self.net
+        self.output_head = None if config.tied_embedding else Linear(d, v)
+        self.halting_head = Linear(d, 2, bias=True)
+        with torch.no_grad():
+            self.halting_head.weight.zero_()
+            assert self.halting_head.bias is not None
+            self.halting_head.bias.fill_(HALTING_BIAS)
+        # y and every z start from one fixed vector each, the same at all positions; none of them is ever trained.
+        self.initial: Tensor
+        self.register_buffer("initial", truncated_normal((config.features, d), 1.0))
+        self.rotary_table: Tensor
+        table = rotary_table(torch.arange(length), d // config.heads)
+        self.register_buffer("rotary_table", table, persistent=False)
+
+    def initial_state(self, batch: int, tokens: int, dtype: torch.dtype) -> State:
+        """The state that a fresh sequence starts from, for canvases of `tokens` tokens."""
+        shape = (batch, self.config.prefix + tokens, self.config.hidden)
+        return tuple(vector.to(dtype).expand(shape) for vector in self.initial)
+
+    def embed(self, inputs: Tensor, puzzle: Tensor, dtype: torch.dtype) -> Tensor:
+        """x [b, p+l, d] from tokens [b, l] and puzzle embeddings [b, w]; these fill the first positions, then zeros."""
+        d, p = self.config.hidden, self.config.prefix
+        front = F.pad(puzzle, (0, p * d - puzzle.shape[-1])).view(len(inputs), p, d)
+        x = torch.cat((front, F.embedding(inputs, self.token_embedding)), dim=1)
+        return (math.sqrt(d) * x).to(dtype)
+
+    def rotary(self, tokens: int) -> Tensor | None:
+        """Rotary angles for a canvas of `tokens` tokens: the whole canvas, or a square window at its corner (0, 0)."""
+        seq_len, prefix = self.config.seq_len, self.config.prefix
+        if self.config.mixer != "attention":
+            if tokens != seq_len:
+                raise ValueError(
+                    f"the token-mixing MLP is built for {seq_len} tokens and cannot take {tokens}: "
+                    "canvas windows need attention"
+                )
+            return None
+        if tokens == seq_len:
+            return self.rotary_table
+        side, window = math.isqrt(seq_len), math.isqrt(tokens)
+        front, canvas = self.rotary_table[:, :prefix], self.rotary_table[:, prefix:]
+        canvas = canvas.view(2, side, side, -1)[:, :window, :window].reshape(2, tokens, -1)
+        return torch.cat((front, canvas), dim=1)
+
+    def forward(self, state: State, inputs: Tensor, puzzle: Tensor) -> Output:
+        """Improve `state` once (T latent recursions); inputs [b, l] tokens, puzzle [b, w] embeddings."""
+        x = self.embed(inputs, puzzle, state[0].dtype)
+        state = self.deep_recursion(x, state, self.rotary(inputs.shape[1]))
+        y = state[0]
+        halting = self.halting_head(y[:, 0].float())
+        return Output(
+            tuple(part.detach() for part in state),
+            self.answer(y[:, self.config.prefix :]),
+            halting[:, 0],
+            halting[:, 1],
+        )
+
+    def answer(self, y: Tensor) -> Tensor:
+        """Logits [..., v] of the answer that y [..., d] holds."""
+        if self.output_head is None:
+            return F.linear(y, self.token_embedding.to(y.dtype))
+        return self.output_head(y)
+
+    def deep_recursion(self, x: Tensor, state: State, rotary: Tensor | None) -> State:
+        """T latent recursions; all but the last only move the state and leave no gradient."""
+        latent_recursion = LATENT_RECURSIONS[self.config.recursion]
+        with torch.no_grad():
+            for _ in range(self.config.deep_steps - 1):
+                state = latent_recursion(self, x, state, rotary)
+        return latent_recursion(self, x, state, rotary)
+
+    def update(self, net: Network, h: Tensor, rotary: Tensor | None) -> Tensor:
+        """One pass through a network; with activation checkpointing its inside is recomputed in the backward pass."""
+        if self.config.activation_checkpointing and torch.is_grad_enabled():
+            return checkpoint(net, h, rotary, use_reentrant=False)
+        return net(h, rotary)
+
+    def graded(self, index: int, updates: int) -> AbstractContextManager[None]:
+        """Gradient for update `index` of a latent recursion of `updates`, if it is among the last `graded_updates`."""
+        last = self.config.graded_updates or updates
+        return torch.set_grad_enabled(torch.is_grad_enabled() and index >= updates - last)
+
+
+def answer_and_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None) -> State:
+    """TRM and HRM: n times z ← net(z + y + x), then y ← net(y + z)."""
+    y, z = state
+    n = model.config.latent_steps
+    for i in range(n):
+        with model.graded(i, n + 1):
+            z = model.update(model.net, z + (y + x), rotary)
+    with model.graded(n, n + 1):
+        y = model.update(model.answer_net, y + z, rotary)
+    return y, z
+
+
+def single_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None) -> State:
+    """One feature for both: n passes that see x, and one that does not (as published; the text has n + 1 with x)."""
+    (y,) = state
+    n = model.config.latent_steps
+    for i in range(n):
+        with model.graded(i, n + 1):
+            y = model.update(model.net, y + x, rotary)
+    with model.graded(n, n + 1):
+        y = model.update(model.net, y, rotary)
+    return (y,)
+
+
+def multi_scale_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None) -> State:
+    """Several latents, n of them updated in turn from all latents, y and x; then y from all of them."""
+    y, *z = state
+    n = model.config.latent_steps
+    for i in range(n):
+        with model.graded(i, n + 1):
+            z[i] = model.update(model.net, sum(z, y) + x, rotary)
+    with model.graded(n, n + 1):
+        y = model.update(model.answer_net, sum(z, y), rotary)
+    return (y, *z)
+
+
+def direct(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None) -> State:
+    """Direct prediction: one pass of a deep network, y ← net(y + x)."""
+    (y,) = state
+    return (model.update(model.net, y + x, rotary),)
+
+
+LATENT_RECURSIONS: dict[str, Callable[[RecursiveModel, Tensor, State, Tensor | None], State]] = {
+    "answer_and_latent": answer_and_latent,
+    "single_latent": single_latent,
+    "multi_scale_latent": multi_scale_latent,
+    "direct": direct,
+}

@@ -1,0 +1,108 @@
+"""Named runs: `<data>` or `<data>-<variant>`, composed from two tables.
+
+A data setting says which canvas and recipe, a variant what differs from it. Where the paper's text and its published
+code disagree, the data settings follow the published commands and the variant `paper` follows the text.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from arc_trm.config import RunConfig
+
+# Overrides per section of RunConfig: {"model": {"layers": 4}, …}.
+Overrides = dict[str, dict[str, Any]]
+
+ARC: Overrides = {"model": {"latent_steps": 4}}
+# Settings for two CPU cores: a narrow model, short recursion, small batches, quick schedules.
+SMALL: Overrides = {
+    "model": {"hidden": 128, "heads": 4, "puzzle_width": 128, "latent_steps": 3, "deep_steps": 2},
+    "train": {"batch_size": 32, "steps": 3000, "lr": 1e-3, "warmup_steps": 200, "canvas": "sizes"},
+    "log": {"checkpoint_every": 500, "evaluation_augmentations": 16, "evaluation_batch": 64},
+}
+SUDOKU: Overrides = {
+    "model": {"vocab_size": 11, "seq_len": 81, "mixer": "mlp"},
+    "train": {"epochs": 50_000, "weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0},
+}
+MAZE: Overrides = {
+    "model": {"vocab_size": 6, "latent_steps": 4},
+    "train": {"epochs": 50_000, "weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0},
+}
+
+DATA: dict[str, Overrides] = {"arc1": ARC, "arc2": ARC, "sudoku": SUDOKU, "maze": MAZE}
+
+VARIANTS: dict[str, Overrides] = {
+    "small": SMALL,
+    "att": {"model": {"mixer": "attention"}},
+    "mlp": {"model": {"mixer": "mlp"}},
+    "singlez": {"model": {"recursion": "single_latent"}},
+    "multiz": {"model": {"recursion": "multi_scale_latent"}},
+    "hrm": {
+        "model": {
+            "mixer": "attention",
+            "layers": 4,
+            "answer_layers": 4,
+            "latent_steps": 2,
+            "deep_steps": 2,
+            "graded_updates": 2,
+        },
+        "halting": {"rule": "q_learning", "continue_loss": True},
+        "train": {"ema": 0.0},
+    },
+    "direct": {
+        "model": {"mixer": "attention", "recursion": "direct", "layers": 8, "heads": 12, "deep_steps": 1},
+        "halting": {"rule": "q_learning"},
+        "train": {"ema": 0.0},
+    },
+    # The ablation table.
+    "act": {"halting": {"rule": "q_learning", "continue_loss": True}},
+    "separate": {"model": {"answer_layers": 2}},
+    "noema": {"train": {"ema": 0.0}},
+    "4layers": {"model": {"layers": 4, "latent_steps": 3}},
+    "t2n2": {"model": {"deep_steps": 2, "latent_steps": 2}},
+    "1step": {"model": {"graded_updates": 2}},
+    # Ideas that failed.
+    "lastk": {"model": {"graded_updates": 4}},
+    "noact": {"halting": {"rule": "never"}},
+    "tied": {"model": {"tied_embedding": True}},
+    # The paper's text where its published code differs.
+    "paper": {
+        "model": {"latent_steps": 6},
+        "halting": {"loss_weight": 1.0},
+        "train": {"optimiser": "adamw"},
+    },
+}
+# The recursion table: TRM at (k, T) takes n = 2k latent steps.
+VARIANTS |= {
+    f"k{k}t{t}": {"model": {"latent_steps": 2 * k, "deep_steps": t}}
+    for k, t in ((1, 1), (2, 2), (3, 3), (4, 4), (6, 3), (3, 6), (6, 6))
+}
+
+
+def override(config: RunConfig, overrides: Overrides) -> RunConfig:
+    """`config` with some fields of some sections replaced; an unknown name raises TypeError."""
+    sections = {name: replace(getattr(config, name), **fields) for name, fields in overrides.items()}
+    return replace(config, **sections)
+
+
+def _presets() -> dict[str, RunConfig]:
+    presets = {}
+    for data, settings in DATA.items():
+        presets[data] = override(RunConfig(), settings)
+        for variant, changes in VARIANTS.items():
+            presets[f"{data}-{variant}"] = override(presets[data], changes)
+    return presets
+
+
+PRESETS: dict[str, RunConfig] = _presets()
+
+
+def depth(config: RunConfig) -> int:
+    """Effective depth of a supervision step by the paper's formula T(n + 1) · layers (direct: its layers)."""
+    model = config.model
+    updates = 1 if model.recursion == "direct" else model.latent_steps + 1
+    return model.deep_steps * updates * model.layers
+
+
+def forward_passes(config: RunConfig) -> int:
+    """Forward passes of the model per optimiser step: two where the continue loss looks one pass ahead."""
+    return 2 if config.halting.continue_loss else 1
