@@ -1,0 +1,173 @@
+"""What a run leaves on disk: whole training states to resume from, and the small export that solving needs.
+
+Both are folders of one safetensors file and one JSON file that holds its SHA-256. A folder is written beside its
+place, flushed, and renamed into it, so it is either whole or not there; nothing is ever unpickled.
+
+    runs/arc1/
+        config.json             the run's settings
+        puzzles.safetensors     which augmented task each row of the embedding table belongs to
+        checkpoints/step-00001000/{state.safetensors, state.json}
+        export/{export.safetensors, export.json}
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from arc_trm import __version__
+from arc_trm.config import HaltingConfig, ModelConfig, from_json, to_json
+from data_prep.files import InputError, file_digest, read_json, sync_folder, write_atomic
+
+STATE, EXPORT = "state", "export"
+FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
+FORMAT_VERSION = 1
+
+
+def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write `tensors` and `facts` as a folder of `kind`; what stood there before is replaced at the last moment.
+
+    Raises InputError when the disk is full or the place cannot be written; the old folder stays.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
+    try:
+        data = fresh / f"{kind}.safetensors"
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, data)
+        _flush(data)
+        header = {
+            "format": FORMATS[kind],
+            "version": FORMAT_VERSION,
+            "package": __version__,
+            "sha256": file_digest(data),
+        }
+        write_atomic(fresh / f"{kind}.json", orjson.dumps(header | dict(facts), option=orjson.OPT_INDENT_2))
+        fresh.chmod(0o755)
+        _replace_folder(fresh, folder)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{folder}: cannot write ({error})") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace_folder(fresh: Path, folder: Path) -> None:
+    """Rename `fresh` to `folder`; a folder cannot be renamed over a full one, so the old one steps aside first."""
+    if folder.exists():
+        aside = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        fresh.rename(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        fresh.rename(folder)
+    sync_folder(folder.parent)
+
+
+def read_folder(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and facts of a folder of `kind`; raises InputError when it is missing, truncated or altered."""
+    facts = read_json(folder / f"{kind}.json")
+    if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
+        raise InputError(f"{folder / kind}.json: not a file of format {FORMATS[kind]}")
+    if facts.get("version") != FORMAT_VERSION:
+        raise InputError(f"{folder / kind}.json: format version {facts.get('version')}, expected {FORMAT_VERSION}")
+    data = folder / f"{kind}.safetensors"
+    found = file_digest(data)
+    if found != facts.get("sha256"):
+        raise InputError(
+            f"{data}: truncated or altered (sha256 {found[:12]}…, expected {str(facts.get('sha256'))[:12]}…)"
+        )
+    return load_file(data), facts
+
+
+@dataclass(frozen=True)
+class Export:
+    """All that adaptation and prediction need from a trained model."""
+
+    model: ModelConfig
+    halting: HaltingConfig
+    weights: dict[str, Tensor]  # RecursiveModel.state_dict(), the moving average where the run kept one
+    puzzle_mean: Tensor  # [w]: where new puzzles start
+    training_tasks: tuple[str, ...] = ()  # digests of the tasks whose pairs were training labels
+    puzzle_table: Tensor | None = None  # [puzzles, w], for exports that keep it
+    puzzle_names: tuple[str, ...] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # recipe, leak, steps, source, …
+
+
+def write_export(folder: Path, export: Export) -> None:
+    """Write the export atomically; raises InputError where it cannot be written."""
+    tensors = {f"model/{name}": tensor for name, tensor in export.weights.items()}
+    tensors["puzzle_mean"] = export.puzzle_mean
+    if export.puzzle_table is not None:
+        tensors["puzzle_table"] = export.puzzle_table
+    facts = {
+        "model": to_json(export.model),
+        "halting": to_json(export.halting),
+        "training_tasks": list(export.training_tasks),
+        "puzzle_names": None if export.puzzle_names is None else list(export.puzzle_names),
+        "facts": export.facts,
+    }
+    write_folder(folder, EXPORT, tensors, facts)
+
+
+def read_export(path: Path) -> Export:
+    """The export in `path`, which is an export folder or a run folder that holds one."""
+    folder = path if (path / "export.json").is_file() else path / "export"
+    if not (folder / "export.json").is_file():
+        raise InputError(
+            f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
+        )
+    tensors, facts = read_folder(folder, EXPORT)
+    names = facts["puzzle_names"]
+    return Export(
+        model=from_json(ModelConfig, facts["model"], f"{folder}/export.json: model"),
+        halting=from_json(HaltingConfig, facts["halting"], f"{folder}/export.json: halting"),
+        weights={name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")},
+        puzzle_mean=tensors["puzzle_mean"],
+        training_tasks=tuple(facts["training_tasks"]),
+        puzzle_table=tensors.get("puzzle_table"),
+        puzzle_names=None if names is None else tuple(names),
+        facts=facts["facts"] | {"sha256": facts["sha256"]},
+    )
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
+
+
+def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> Path:
+    """Write the state after `step` and delete all but the newest `keep` checkpoints; returns the folder."""
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    write_folder(folder, STATE, tensors, {"step": step, **facts})
+    for old in checkpoint_folders(run)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    for abandoned in (run / "checkpoints").glob(".step-*"):  # left by a kill in the middle of a write
+        shutil.rmtree(abandoned, ignore_errors=True)
+    return folder
+
+
+def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest checkpoint that is whole, or None where there is none; `warn` gets a line about each refused one."""
+    for folder in reversed(checkpoint_folders(run)):
+        try:
+            return read_folder(folder, STATE)
+        except InputError as error:
+            warn(f"refused a checkpoint: {error}")
+    return None
