@@ -1,0 +1,240 @@
+"""The augmentation group: 8 dihedral elements x 9! colour permutations (colour 0 fixed), as a value.
+
+An augmentation belongs to a puzzle. Where a grid sits on the canvas (Placement) is another matter.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import permutations
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.grid import COLOURS, MAX_SIDE, Grid
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
+    lambda g: g,
+    lambda g: np.rot90(g, 1),
+    lambda g: np.rot90(g, 2),
+    lambda g: np.rot90(g, 3),
+    np.fliplr,
+    np.flipud,
+    np.transpose,
+    lambda g: np.fliplr(np.rot90(g, 1)),
+)
+INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
+DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
+FIXED_COLOURS = tuple(range(COLOURS))
+SEPARATOR = "|||"
+NAME = re.compile(r"(?P<task>.*)\|\|\|t(?P<dihedral>[0-7])\|\|\|(?P<permutation>\d{10})", re.DOTALL)
+
+
+def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
+    """Element 0-7 of the square's symmetries, in the published order; a view of `grid` where possible."""
+    if not 0 <= element < len(DIHEDRALS):
+        raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
+    return DIHEDRALS[element](grid)
+
+
+def _composition_table() -> tuple[tuple[int, ...], ...]:
+    probe = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    images = [dihedral(probe, t).tolist() for t in range(8)]
+    return tuple(
+        tuple(images.index(dihedral(dihedral(probe, first), then).tolist()) for first in range(8)) for then in range(8)
+    )
+
+
+COMPOSED_DIHEDRAL = _composition_table()  # [then][first]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Recolour by `permutation` (old colour -> new colour, 0 stays 0), then apply a dihedral element."""
+
+    dihedral: int
+    permutation: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no element of the group."""
+        if not 0 <= self.dihedral < len(DIHEDRALS):
+            raise ValueError(f"dihedral element {self.dihedral}, expected 0-7")
+        if sorted(self.permutation) != list(FIXED_COLOURS) or self.permutation[0] != 0:
+            raise ValueError(f"colours {self.permutation}, expected a permutation of 0-9 that keeps 0")
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        return np.array(self.permutation, dtype=np.uint8)
+
+    def apply(self, grid: Grid) -> Grid:
+        """The augmented grid, a new contiguous array."""
+        return np.ascontiguousarray(dihedral(self._table[grid], self.dihedral))
+
+    def inverse(self) -> "Augmentation":
+        """The augmentation that undoes this one."""
+        inverse = tuple(self.permutation.index(colour) for colour in FIXED_COLOURS)
+        return Augmentation(INVERSE_DIHEDRAL[self.dihedral], inverse)
+
+    def compose(self, first: "Augmentation") -> "Augmentation":
+        """The augmentation that applies `first` and then this one."""
+        return Augmentation(
+            COMPOSED_DIHEDRAL[self.dihedral][first.dihedral],
+            tuple(self.permutation[colour] for colour in first.permutation),
+        )
+
+    def to_name(self, task_id: str) -> str:
+        """The puzzle's published name: `task|||t3|||0123456789`, the bare task id for the identity."""
+        if self == IDENTITY:
+            return task_id
+        return f"{task_id}{SEPARATOR}t{self.dihedral}{SEPARATOR}{''.join(map(str, self.permutation))}"
+
+    @classmethod
+    def from_name(cls, name: str) -> tuple[str, "Augmentation"]:
+        """(task id, augmentation) of a published puzzle name; raises ValueError when it is malformed."""
+        if SEPARATOR not in name:
+            return name, IDENTITY
+        match = NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"puzzle name {name!r}, expected task{SEPARATOR}t0-7{SEPARATOR}ten digits")
+        return match["task"], cls(int(match["dihedral"]), tuple(map(int, match["permutation"])))
+
+
+IDENTITY = Augmentation(0, FIXED_COLOURS)
+
+
+# Distinct augmentations of a task -----------------------------------------------------------------------
+#
+# Two augmentations count as one when they turn the task into the same set of pairs. Instead of augmenting
+# and comparing every grid, each pair gets a 64-bit fingerprint that is linear in the colours: the sum over
+# cells of value[colour] * weight[position]. Per task the weights are summed once for each (dihedral, pair,
+# colour); the fingerprint of any augmentation is then ten multiplications a pair. Unequal tasks share a
+# fingerprint with a chance of about 2**-60, and the price would be one puzzle less.
+
+
+class GridPair(Protocol):
+    """Anything with an input grid and an output grid that may be hidden."""
+
+    @property
+    def input(self) -> Grid:
+        """The question."""
+
+    @property
+    def output(self) -> Grid | None:
+        """The answer, None where it is hidden."""
+
+
+_CONSTANTS = np.random.Generator(np.random.Philox(key=20250716))
+_WEIGHTS = _CONSTANTS.integers(0, 2**64, size=(2, MAX_SIDE, MAX_SIDE), dtype=np.uint64)  # input, output
+_VALUES = _CONSTANTS.integers(0, 2**64, size=COLOURS, dtype=np.uint64)
+_CHUNK = 1 << 16
+
+
+def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
+    """uint64[8, 10]: for each dihedral element the summed weights of the places where a colour lands."""
+    cells = np.empty((8, grid.size), dtype=np.uint64)
+    for element in range(8):
+        height, width = grid.shape if DIHEDRAL_KEEPS_SHAPE[element] else grid.shape[::-1]
+        # Undoing the transform on the weights leaves them in the order of the untransformed cells.
+        cells[element] = dihedral(_WEIGHTS[role, :height, :width], INVERSE_DIHEDRAL[element]).reshape(-1)
+    order = np.argsort(grid, axis=None, kind="stable")
+    colours, starts = np.unique(grid.reshape(-1)[order], return_index=True)
+    sums = np.zeros((8, COLOURS), dtype=np.uint64)
+    sums[:, colours] = np.add.reduceat(cells[:, order], starts, axis=1)
+    return sums
+
+
+def _task_weights(pairs: Sequence[GridPair]) -> NDArray[np.uint64]:
+    """uint64[8, 10, pairs]: the linear fingerprint of every pair under every dihedral element."""
+    weights = np.zeros((8, COLOURS, len(pairs)), dtype=np.uint64)
+    for i, pair in enumerate(pairs):
+        weights[:, :, i] = _colour_weights(pair.input, 0)
+        if pair.output is not None:
+            weights[:, :, i] += _colour_weights(pair.output, 1)
+    return weights
+
+
+def _fingerprints(
+    weights: NDArray[np.uint64], elements: NDArray[np.uint8], colours: NDArray[np.uint8]
+) -> NDArray[np.uint64]:
+    """uint64[k]: one number per augmented task, the same whatever the order of its pairs."""
+    result = np.empty(len(elements), dtype=np.uint64)
+    for start in range(0, len(elements), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        values, sums = _VALUES[colours[part]], np.empty(len(elements[part]), dtype=np.uint64)
+        for element in range(8):
+            chosen = np.flatnonzero(elements[part] == element)
+            sums[chosen] = _scramble(values[chosen] @ weights[element]).sum(axis=1, dtype=np.uint64)
+        result[part] = sums
+    return result
+
+
+def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit numbers without linear structure (so that summing pairs keeps them apart)."""
+    x = (x ^ (x >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
+    return x ^ (x >> np.uint64(32))
+
+
+def distinct_augmentations(
+    pairs: Sequence[GridPair], count: int, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """(dihedral uint8[k], permutation uint8[k, 10]): the identity and up to `count` others, in random order.
+
+    No two turn the pairs (as a set) into the same pairs; k is smaller than 1 + count only where no more
+    exist. Raises ValueError for a negative count.
+    """
+    if count < 0:
+        raise ValueError(f"{count} augmentations, expected at least 0")
+    weights = _task_weights(pairs)
+    used = np.flatnonzero(weights.any(axis=(0, 2)))
+    used = used[used > 0]
+    existing = 8 * math.perm(COLOURS - 1, len(used))
+    if existing > 4 * (count + 1):
+        chosen = _first_distinct(weights, *_random_elements(2 * count + 1, rng), count)
+        if len(chosen[0]) == count + 1:
+            return chosen
+    return _first_distinct(weights, *_all_elements(used, rng), count)
+
+
+def _first_distinct(
+    weights: NDArray[np.uint64], elements: NDArray[np.uint8], colours: NDArray[np.uint8], count: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    _, first = np.unique(_fingerprints(weights, elements, colours), return_index=True)
+    kept = np.sort(first)[: count + 1]
+    return elements[kept], colours[kept]
+
+
+def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The identity, then n independent uniform elements of the group."""
+    elements = np.concatenate([np.zeros(1, np.uint8), rng.integers(0, 8, n, dtype=np.uint8)])
+    colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (n + 1, 1))
+    colours[1:, 1:] = rng.permuted(colours[1:, 1:], axis=1)
+    return elements, colours
+
+
+def _all_elements(used: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The identity, then every element that differs on the `used` colours, in random order."""
+    targets = _injections(len(used))
+    order = rng.permutation(8 * len(targets))
+    elements = np.concatenate([np.zeros(1, np.uint8), (order % 8).astype(np.uint8)])
+    rest = np.setdiff1d(np.arange(1, COLOURS), used)
+    colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (len(order) + 1, 1))
+    colours[1:, np.concatenate([used, rest])] = targets[order // 8]
+    return elements, colours
+
+
+@lru_cache(maxsize=COLOURS)
+def _injections(n: int) -> NDArray[np.uint8]:
+    """uint8[9!/(9-n)!, 9]: each way to send n colours into 1-9, then the colours left over, ascending."""
+    count = math.perm(COLOURS - 1, n)
+    flat = (c for chosen in permutations(range(1, COLOURS), n) for c in chosen)
+    heads = np.fromiter(flat, dtype=np.uint8, count=count * n).reshape(count, n)
+    taken = np.zeros((count, COLOURS - 1), dtype=bool)
+    np.put_along_axis(taken, heads.astype(np.int64) - 1, True, axis=1)
+    tails = np.argsort(taken, axis=1, kind="stable")[:, : COLOURS - 1 - n] + 1
+    return np.concatenate([heads, tails.astype(np.uint8)], axis=1)

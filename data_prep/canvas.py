@@ -1,0 +1,185 @@
+"""The padded square of tokens that the model sees: encode a grid onto it, cut a grid out of it.
+
+The full canvas is 30 x 30. A smaller side is the window of it at (0, 0): what the full canvas holds inside
+that window, provided that the grid and its EOS border fit. Labels of PAD cells are not asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.augment import Augmentation
+from data_prep.grid import COLOURS, MAX_SIDE, Grid
+from data_prep.tasks import Task
+
+PAD, EOS, COLOUR_OFFSET = 0, 1, 2
+VOCAB_SIZE = COLOUR_OFFSET + COLOURS
+CANVAS_SIDE = MAX_SIDE
+CANVAS_SIDES = (11, 16, 21, 30)  # grids up to 10, 15 and 20 a side with their EOS border, and the full canvas
+IGNORE_LABEL = -100
+
+Shape = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The canvas cell on which a grid's top left cell sits."""
+
+    row: int
+    column: int
+
+
+ORIGIN = Placement(0, 0)
+
+
+def encode(grid: Grid, placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -> NDArray[np.uint8]:
+    """uint8[side * side] tokens: the grid, one EOS row below and one EOS column right of it where there is room.
+
+    Raises ValueError when the grid does not fit at the placement.
+    """
+    top, left = placement.row, placement.column
+    bottom, right = top + grid.shape[0], left + grid.shape[1]
+    if top < 0 or left < 0 or bottom > side or right > side:
+        raise ValueError(f"a {grid.shape[0]} x {grid.shape[1]} grid at ({top}, {left}) leaves a side of {side}")
+    canvas = np.full((side, side), PAD, dtype=np.uint8)
+    canvas[top:bottom, left:right] = grid + np.uint8(COLOUR_OFFSET)
+    canvas[bottom : bottom + 1, left:right] = EOS
+    canvas[top:bottom, right : right + 1] = EOS
+    return canvas.reshape(-1)
+
+
+def encode_example(
+    input_grid: Grid,
+    output_grid: Grid | None,
+    augmentation: Augmentation,
+    placement: Placement = ORIGIN,
+    side: int = CANVAS_SIDE,
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """(tokens uint8[side * side], labels int32[side * side]) of one augmented, placed pair.
+
+    Labels are the output's tokens, IGNORE_LABEL on PAD and everywhere when the output is hidden. This is
+    the plain reference that the batches of arc_trm must equal.
+    """
+    tokens = encode(augmentation.apply(input_grid), placement, side)
+    labels = np.full(side * side, IGNORE_LABEL, dtype=np.int32)
+    if output_grid is not None:
+        output_tokens = encode(augmentation.apply(output_grid), placement, side)
+        labels = np.where(output_tokens == PAD, IGNORE_LABEL, output_tokens.astype(np.int32))
+    return tokens, labels
+
+
+def decode(tokens: NDArray[np.uint8], placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -> Grid | None:
+    """The largest rectangle of colours whose top left cell is at the placement; None where it is empty.
+
+    Among equal areas the one with fewer rows (the published rule).
+    """
+    canvas = tokens.reshape(side, side)[placement.row :, placement.column :]
+    squared = np.full((side, side), PAD, dtype=np.uint8)
+    squared[: canvas.shape[0], : canvas.shape[1]] = canvas
+    heights, widths = largest_rectangles(squared.reshape(1, -1), side)
+    if heights[0] == 0:
+        return None
+    return squared[: heights[0], : widths[0]] - np.uint8(COLOUR_OFFSET)
+
+
+def largest_rectangles(
+    tokens: NDArray[np.uint8], side: int = CANVAS_SIDE
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """(heights uint8[n], widths uint8[n]) of the rectangles that `decode` cuts at (0, 0) from [n, side * side].
+
+    Both are 0 where the first cell is no colour.
+    """
+    canvases = tokens.reshape(-1, side, side)
+    # uint8 arithmetic wraps: PAD and EOS become 254 and 255, so one comparison finds every non-colour.
+    stops = (canvases - np.uint8(COLOUR_OFFSET)) >= COLOURS
+    runs = stops.argmax(axis=2).astype(np.uint8)
+    runs[(runs == 0) & ~stops[:, :, 0]] = side
+    np.minimum.accumulate(runs, axis=1, out=runs)
+    areas = runs * np.arange(1, side + 1, dtype=np.uint16)
+    last_rows = areas.argmax(axis=1)
+    widths = np.take_along_axis(runs, last_rows[:, None], axis=1)[:, 0]
+    return np.where(widths > 0, last_rows + 1, 0).astype(np.uint8), widths
+
+
+def closed(
+    tokens: NDArray[np.uint8],
+    heights: NDArray[np.uint8],
+    widths: NDArray[np.uint8],
+    side: int = CANVAS_SIDE,
+) -> NDArray[np.bool_]:
+    """bool[n]: EOS borders the cut rectangle below and on the right, all within the window.
+
+    On the full canvas a rectangle that reaches the edge needs no border there; in a smaller window it is
+    not closed, because the grid may go on beyond the window. An empty rectangle is not closed.
+    """
+    eos = tokens.reshape(-1, side, side) == EOS
+    n, places = np.arange(len(eos)), np.arange(side)
+    at_edge_is_fine = side == CANVAS_SIDE
+    below = eos[n, np.minimum(heights, side - 1)] | (places >= widths[:, None])
+    right = eos[n, :, np.minimum(widths, side - 1)] | (places >= heights[:, None])
+    return (
+        np.where(heights < side, below.all(axis=1), at_edge_is_fine)
+        & np.where(widths < side, right.all(axis=1), at_edge_is_fine)
+        & (heights > 0)
+    )
+
+
+def placement_limits(input_shape: Shape, output_shape: Shape, side: int = CANVAS_SIDE) -> Shape:
+    """(rows, columns): exclusive bounds of the placements at which both grids fit.
+
+    On the full canvas a grid may touch the edge; in a smaller window its EOS border must be inside too,
+    because there the full canvas would show one. Raises ValueError when even (0, 0) does not fit.
+    """
+    border = 0 if side == CANVAS_SIDE else 1
+    rows, columns = (side - border - max(a, b) + 1 for a, b in zip(input_shape, output_shape, strict=True))
+    if rows < 1 or columns < 1:
+        raise ValueError(f"grids of {input_shape} and {output_shape} do not fit into a canvas of side {side}")
+    return rows, columns
+
+
+# Size rules: what the shapes of one demonstration say about the output of another input, None for nothing.
+SizeRule = Callable[[Shape, Shape, Shape], tuple[Fraction, Fraction]]
+SIZE_RULES: dict[str, SizeRule] = {
+    "constant": lambda given, shown, asked: (Fraction(shown[0]), Fraction(shown[1])),
+    "offset": lambda given, shown, asked: (
+        Fraction(asked[0] + shown[0] - given[0]),
+        Fraction(asked[1] + shown[1] - given[1]),
+    ),
+    "scale": lambda given, shown, asked: (
+        Fraction(asked[0] * shown[0], given[0]),
+        Fraction(asked[1] * shown[1], given[1]),
+    ),
+    "turned scale": lambda given, shown, asked: (
+        Fraction(asked[1] * shown[0], given[1]),
+        Fraction(asked[0] * shown[1], given[0]),
+    ),
+}
+
+
+def implied_shapes(task: Task) -> list[Shape]:
+    """Shapes that the test outputs would have under every size rule that all demonstrations obey."""
+    shapes = [(p.input.shape, p.output.shape) for p in task.demonstrations if p.output is not None]
+    implied: list[Shape] = []
+    if not shapes:
+        return implied
+    first_input, first_output = shapes[0]
+    for rule in SIZE_RULES.values():
+        if all(rule(first_input, first_output, given) == shown for given, shown in shapes):
+            for pair in task.tests:
+                height, width = rule(first_input, first_output, pair.input.shape)
+                implied.append((min(int(height), MAX_SIDE), min(int(width), MAX_SIDE)))
+    return implied
+
+
+def choose_side(task: Task) -> int:
+    """The smallest canvas for every visible grid and every output size that the demonstrations imply.
+
+    Outputs of test pairs are never looked at.
+    """
+    shapes = [pair.input.shape for pair in task.pairs]
+    shapes += [pair.output.shape for pair in task.demonstrations if pair.output is not None]
+    longest = max(max(shape) for shape in shapes + implied_shapes(task))
+    return next(side for side in CANVAS_SIDES if longest < side or side == CANVAS_SIDE)

@@ -1,0 +1,401 @@
+"""The dataset on disk: a folder with manifest.json, groups.json and one .npy file per array.
+
+Base pairs are stored once; a puzzle is 15 bytes (group, dihedral element, colour permutation). Placement and
+EOS are applied when a batch is made. This is the only module that knows the format.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from data_prep.augment import Augmentation, distinct_augmentations
+from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
+from data_prep.files import InputError, file_digest, read_json, sync_folder, write_atomic
+from data_prep.grid import Grid
+from data_prep.tasks import Pair, Task, task_digest
+
+FORMAT = "arc-trm-dataset"
+VERSION = 1
+MANIFEST = "manifest.json"
+GROUPS = "groups.json"
+
+Manifest: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """A task on its way into a store: which pairs (demonstrations, then tests) train, whether it is scored."""
+
+    task: Task
+    training: tuple[bool, ...]
+    scored: bool
+
+    @classmethod
+    def all_pairs(cls, task: Task) -> "TaskEntry":
+        """Every pair whose output is known is a training label; nothing is scored."""
+        return cls(task, tuple(pair.output is not None for pair in task.pairs), scored=False)
+
+    @classmethod
+    def demonstrations_only(cls, task: Task) -> "TaskEntry":
+        """The demonstrations are training labels; the test outputs are to be predicted and scored."""
+        return cls(task, (True,) * len(task.demonstrations) + (False,) * len(task.tests), scored=True)
+
+    @property
+    def visible(self) -> Task:
+        """The task with every output hidden that does not train."""
+        pairs = tuple(
+            pair if trains else Pair(pair.input, None)
+            for pair, trains in zip(self.task.pairs, self.training, strict=True)
+        )
+        shown = tuple(pair for pair in pairs if pair.output is not None)
+        asked = tuple(pair for pair in pairs if pair.output is None)
+        return Task(self.task.task_id, self.task.corpus, shown, asked)
+
+
+@dataclass(frozen=True)
+class Group:
+    """All puzzles of one task; `digest` names its content, `side` is the smallest canvas for what is visible."""
+
+    task_id: str
+    corpus: str
+    digest: str
+    scored: bool
+    side: int
+
+    @property
+    def name(self) -> str:
+        """`corpus/task_id`, unique in a store."""
+        return f"{self.corpus}/{self.task_id}"
+
+
+ARC_ARRAYS: dict[str, tuple[type[np.generic], tuple[int | str, ...]]] = {
+    # name: (type, shape); equal letters are equal lengths, G1 is one more than the number of groups
+    "cells": (np.uint8, ("C",)),
+    "pair_offsets": (np.int64, ("P", 2)),
+    "pair_shapes": (np.uint8, ("P", 4)),
+    "pair_groups": (np.int32, ("P",)),
+    "pair_tests": (np.int16, ("P",)),
+    "pair_training": (np.bool_, ("P",)),
+    "group_pairs": (np.int32, ("G1",)),
+    "group_puzzles": (np.int32, ("G1",)),
+    "puzzle_groups": (np.int32, ("N",)),
+    "puzzle_dihedrals": (np.uint8, ("N",)),
+    "puzzle_permutations": (np.uint8, ("N", 10)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ArcStore:
+    """Base pairs, groups and puzzles of an ARC dataset; the arrays may be memory maps."""
+
+    manifest: Manifest
+    groups: tuple[Group, ...]
+    cells: NDArray[np.uint8]  # [C] colours of all grids, row major, one grid after the other
+    pair_offsets: NDArray[np.int64]  # [P, 2] where input and output start in `cells`; output -1: hidden
+    pair_shapes: NDArray[np.uint8]  # [P, 4] height and width of input and output; 0, 0: hidden
+    pair_groups: NDArray[np.int32]  # [P] ascending
+    pair_tests: NDArray[np.int16]  # [P] index of the test input, -1 for a demonstration
+    pair_training: NDArray[np.bool_]  # [P] may be a training label
+    group_pairs: NDArray[np.int32]  # [G + 1] pairs of group g are group_pairs[g]:group_pairs[g + 1]
+    group_puzzles: NDArray[np.int32]  # [G + 1] likewise puzzles; the first is the unaugmented one
+    puzzle_groups: NDArray[np.int32]  # [N] ascending
+    puzzle_dihedrals: NDArray[np.uint8]  # [N]
+    puzzle_permutations: NDArray[np.uint8]  # [N, 10] old colour -> new colour
+
+    def input(self, pair: int) -> Grid:
+        """The input grid of a pair, a view."""
+        height, width = map(int, self.pair_shapes[pair, :2])
+        start = int(self.pair_offsets[pair, 0])
+        return self.cells[start : start + height * width].reshape(height, width)
+
+    def output(self, pair: int) -> Grid | None:
+        """The output grid of a pair, a view; None where it is hidden."""
+        start = int(self.pair_offsets[pair, 1])
+        if start < 0:
+            return None
+        height, width = map(int, self.pair_shapes[pair, 2:])
+        return self.cells[start : start + height * width].reshape(height, width)
+
+    def augmentation(self, puzzle: int) -> Augmentation:
+        """The augmentation that makes a puzzle out of its task."""
+        return Augmentation(int(self.puzzle_dihedrals[puzzle]), tuple(map(int, self.puzzle_permutations[puzzle])))
+
+    def puzzle_name(self, puzzle: int) -> str:
+        """`corpus/task_id|||t3|||0123456789`, for the unaugmented puzzle `corpus/task_id`."""
+        return self.augmentation(puzzle).to_name(self.groups[self.puzzle_groups[puzzle]].name)
+
+
+Store: TypeAlias = ArcStore
+
+
+def build_store(
+    entries: Sequence[TaskEntry],
+    augmentations: int,
+    seed: int,
+    manifest: Mapping[str, Any] | None = None,
+) -> ArcStore:
+    """The store of these tasks, in memory, each with up to `augmentations` puzzles beside the task itself.
+
+    The puzzles of a task depend on its name, its visible grids and the seed alone, not on the other tasks.
+    `manifest` adds fields (recipe, corpora, leak ...). Raises InputError for a repeated or pairless task.
+    """
+    _check_entries(entries)
+    pairs = [pair for entry in entries for pair in entry.task.pairs]
+    pair_counts = [len(entry.task.pairs) for entry in entries]
+    visible = [entry.visible for entry in entries]
+    drawn = [_draw_puzzles(task, augmentations, seed) for task in visible]
+    puzzle_counts = [len(elements) for elements, _ in drawn]
+    cells, offsets = _concatenate_grids(pairs)
+    arrays: dict[str, NDArray[Any]] = {
+        "cells": cells,
+        "pair_offsets": offsets,
+        "pair_shapes": np.array(
+            [(*p.input.shape, *((0, 0) if p.output is None else p.output.shape)) for p in pairs], np.uint8
+        ),
+        "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
+        "pair_tests": np.concatenate([_test_indices(entry.task) for entry in entries]),
+        "pair_training": np.concatenate([np.array(entry.training) for entry in entries]),
+        "group_pairs": _starts(pair_counts),
+        "group_puzzles": _starts(puzzle_counts),
+        "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
+        "puzzle_dihedrals": np.concatenate([elements for elements, _ in drawn]),
+        "puzzle_permutations": np.concatenate([colours for _, colours in drawn]),
+    }
+    groups = tuple(
+        Group(e.task.task_id, e.task.corpus, task_digest(e.task), e.scored, choose_side(v))
+        for e, v in zip(entries, visible, strict=True)
+    )
+    facts = {
+        "vocabulary": VOCAB_SIZE,
+        "canvas_side": CANVAS_SIDE,
+        "seed": seed,
+        "augmentations": augmentations,
+        "counts": _counts(groups, arrays),
+        "leak": [],
+        **(manifest or {}),
+    }
+    return ArcStore(manifest=new_manifest("arc", facts), groups=groups, **arrays)
+
+
+def _check_entries(entries: Sequence[TaskEntry]) -> None:
+    if not entries:
+        raise InputError("no task to build a dataset from, expected at least one")
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.task.name in seen:
+            raise InputError(f"task {entry.task.name} occurs twice, expected names unique within a corpus")
+        seen.add(entry.task.name)
+        hidden = [pair.output is None for pair in entry.task.pairs]
+        if any(trains and hides for trains, hides in zip(entry.training, hidden, strict=True)):
+            raise ValueError(f"task {entry.task.name}: a pair without output cannot train")
+
+
+def _draw_puzzles(task: Task, augmentations: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    # A generator per task, so that a task gets the same puzzles in every merge and every order.
+    key = hashlib.sha256(f"{seed} {task.name}".encode()).digest()[:16]
+    rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "big")))
+    return distinct_augmentations(task.pairs, augmentations, rng)
+
+
+def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    offsets = np.full((len(pairs), 2), -1, dtype=np.int64)
+    chunks: list[NDArray[np.uint8]] = []
+    total = 0
+    for i, pair in enumerate(pairs):
+        for role, grid in enumerate((pair.input, pair.output)):
+            if grid is not None:
+                offsets[i, role] = total
+                chunks.append(grid.reshape(-1))
+                total += grid.size
+    return np.concatenate(chunks), offsets
+
+
+def _test_indices(task: Task) -> NDArray[np.int16]:
+    return np.array([-1] * len(task.demonstrations) + list(range(len(task.tests))), dtype=np.int16)
+
+
+def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    scored = np.array([group.scored for group in groups])[arrays["pair_groups"]]
+    return {
+        "groups": len(groups),
+        "pairs": len(arrays["pair_groups"]),
+        "puzzles": len(arrays["puzzle_groups"]),
+        "training_pairs": int(arrays["pair_training"].sum()),
+        "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
+    }
+
+
+# On disk ------------------------------------------------------------------------------------------------
+
+
+def new_manifest(kind: str, facts: Mapping[str, Any]) -> Manifest:
+    """A manifest of this format for a dataset of `kind`, with the package version and further facts."""
+    return {"format": FORMAT, "version": VERSION, "kind": kind, "package": package_version(), **facts}
+
+
+def package_version() -> str:
+    """The version of the installed project, "unknown" when it runs from a bare source tree."""
+    try:
+        return importlib.metadata.version("arc-trm")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def save(store: ArcStore, folder: Path | str) -> None:
+    """Write the store so that `folder` holds either what it held before or the whole new dataset.
+
+    Replaces an older dataset; raises InputError when `folder` holds something else or cannot be written.
+    """
+    files = {GROUPS: orjson.dumps([asdict(group) for group in store.groups])}
+    save_arrays(folder, store.manifest, {name: getattr(store, name) for name in ARC_ARRAYS}, files)
+
+
+def save_arrays(
+    folder: Path | str,
+    manifest: Manifest,
+    arrays: Mapping[str, NDArray[Any]],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write arrays, further files and a manifest with the digests of both as one dataset folder, atomically."""
+    with _replacing(Path(folder)) as temporary:
+        for name, array in arrays.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        for name, data in (files or {}).items():
+            write_atomic(temporary / name, data)
+        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
+        for file in temporary.iterdir():
+            _flush(file)
+        data = orjson.dumps({**manifest, "digests": digests}, option=orjson.OPT_INDENT_2)
+        write_atomic(temporary / MANIFEST, data)
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder` that takes its place when the block succeeds."""
+    refuse_foreign(folder)
+    temporary = old = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        # mkdtemp makes folders private; give the result the mode an ordinary mkdir would have given it.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
+        yield temporary
+        if folder.exists():
+            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
+            folder.rename(old / folder.name)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if old is not None:
+                (old / folder.name).rename(folder)
+            raise
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
+    finally:
+        for leftover in (temporary, old):
+            if leftover is not None:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise InputError when `folder` exists and is anything but an empty folder or a dataset of ours."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file, expected a folder for the dataset")
+    if any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder}: holds other files, expected a new folder or an older dataset")
+
+
+def _flush(file: Path) -> None:
+    with open(file, "rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def read_manifest(folder: Path | str, kinds: Sequence[str]) -> Manifest:
+    """The manifest of a dataset folder; raises InputError when format, version or kind is not ours."""
+    path = Path(folder) / MANIFEST
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: not the manifest of a dataset, expected format {FORMAT}")
+    if manifest.get("version") != VERSION:
+        raise InputError(f"{path}: dataset version {manifest.get('version')}, expected {VERSION}")
+    if manifest.get("kind") not in kinds:
+        raise InputError(f"{path}: dataset of kind {manifest.get('kind')}, expected {' or '.join(kinds)}")
+    return manifest
+
+
+def load(folder: Path | str, verify: bool = False) -> ArcStore:
+    """Open an ARC dataset without copying it; `verify` also compares every file with its digest.
+
+    Raises InputError when a file is missing, of another shape or type, or (with `verify`) changed.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder, ["arc"])
+    if verify:
+        verify_digests(folder, manifest)
+    groups = _read_groups(folder / GROUPS)
+    arrays = load_arrays(folder, ARC_ARRAYS, {"G1": len(groups) + 1})
+    return ArcStore(manifest=manifest, groups=groups, **arrays)
+
+
+def _read_groups(path: Path) -> tuple[Group, ...]:
+    try:
+        return tuple(Group(**group) for group in read_json(path))
+    except TypeError as error:
+        raise InputError(f"{path}: not the groups of a dataset of version {VERSION}") from error
+
+
+def load_arrays(
+    folder: Path,
+    expected: Mapping[str, tuple[type[np.generic], tuple[int | str, ...]]],
+    lengths: dict[str, int],
+) -> dict[str, NDArray[Any]]:
+    """Memory maps of the expected arrays; letters in the shapes must agree with each other and `lengths`."""
+    arrays = {}
+    for name, (kind, letters) in expected.items():
+        path = folder / f"{name}.npy"
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path}: cannot read ({error})") from error
+        shape = tuple(
+            lengths.setdefault(letter, size) if isinstance(letter, str) else letter
+            for letter, size in zip(letters, array.shape, strict=False)
+        )
+        if array.dtype != kind or array.shape != shape or len(shape) != len(letters):
+            raise InputError(f"{path}: found {array.dtype}{list(array.shape)}, expected {kind.__name__}{list(shape)}")
+        arrays[name] = array
+    return arrays
+
+
+def verify_digests(folder: Path, manifest: Manifest) -> None:
+    """Raise InputError naming the first file whose content is not what the manifest recorded."""
+    for name, digest in manifest.get("digests", {}).items():
+        if file_digest(folder / name) != digest:
+            raise InputError(f"{folder / name}: the content differs from the manifest's digest")
+
+
+def open_store(folder: Path | str) -> Store:
+    """Open a dataset of any kind."""
+    openers = {"arc": load}
+    kind = read_manifest(folder, list(openers))["kind"]
+    return openers[kind](folder)

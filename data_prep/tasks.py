@@ -1,0 +1,161 @@
+"""Pairs and tasks, and the readers of every file layout in which ARC tasks are handed around."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from data_prep.files import InputError, read_json
+from data_prep.grid import Grid, describe, grid_digest, parse_grid
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """An input grid and its output grid; the output is None where it is hidden."""
+
+    input: Grid
+    output: Grid | None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One ARC task; `task_id` is unique within `corpus` only."""
+
+    task_id: str
+    corpus: str
+    demonstrations: tuple[Pair, ...]
+    tests: tuple[Pair, ...]
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The demonstration pairs, then the test pairs."""
+        return self.demonstrations + self.tests
+
+    @property
+    def name(self) -> str:
+        """`corpus/task_id`, unique in a dataset."""
+        return f"{self.corpus}/{self.task_id}"
+
+
+def task_digest(task: Task) -> str:
+    """SHA-256 over all pairs in sorted order: the same for a task whose pairs were shuffled between roles.
+
+    Equal to the published puzzle hash where no output is hidden.
+    """
+    outputs = ("" if pair.output is None else grid_digest(pair.output) for pair in task.pairs)
+    lines = sorted(f"{grid_digest(pair.input)}|{output}" for pair, output in zip(task.pairs, outputs, strict=True))
+    return hashlib.sha256("|".join(lines).encode()).hexdigest()
+
+
+def parse_task(value: object, task_id: str, corpus: str, where: str) -> Task:
+    """The task that a JSON object {"train": [...], "test": [...]} describes, or InputError naming `where`."""
+    if not isinstance(value, dict) or not {"train", "test"} <= value.keys():
+        found = describe(value) if not isinstance(value, dict) else f"fields {sorted(value)[:5]}"
+        raise InputError(f"{where}: found {found}, expected a task with 'train' and 'test'")
+    return Task(
+        task_id,
+        corpus,
+        _parse_pairs(value["train"], f"{where}, train", hidden=False),
+        _parse_pairs(value["test"], f"{where}, test", hidden=True),
+    )
+
+
+def _parse_pairs(value: object, where: str, hidden: bool) -> tuple[Pair, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: found {describe(value)}, expected a list of at least one pair")
+    return tuple(_parse_pair(item, f"{where} {i}", hidden) for i, item in enumerate(value))
+
+
+def _parse_pair(value: object, where: str, hidden: bool) -> Pair:
+    if not isinstance(value, dict) or "input" not in value:
+        raise InputError(f"{where}: found {describe(value)} without 'input', expected a pair of grids")
+    output = value.get("output")
+    if output is None and not hidden:
+        raise InputError(f"{where}: a demonstration without 'output', expected a pair of grids")
+    return Pair(
+        parse_grid(value["input"], f"{where} input"),
+        None if output is None else parse_grid(output, f"{where} output"),
+    )
+
+
+def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: str = "own") -> list[Task]:
+    """The tasks of one task file, a combined challenges file, an ARC folder or ConceptARC's folders.
+
+    `solutions` names Kaggle's file of hidden outputs, {task_id: [grid, ...]}. Tasks keep the order of the
+    file, or of sorted file names. Raises InputError naming file, task and field.
+    """
+    path = Path(path)
+    tasks = list(_read_folder(path, corpus) if path.is_dir() else _read_file(path, corpus))
+    if not tasks:
+        raise InputError(f"{path}: no task found, expected JSON task files")
+    _refuse_repeated(tasks, path)
+    return tasks if solutions is None else _add_outputs(tasks, read_solutions(solutions), path, solutions)
+
+
+def _read_folder(folder: Path, corpus: str) -> Iterator[Task]:
+    for file in sorted(folder.rglob("*.json")):
+        yield parse_task(read_json(file), file.stem, corpus, str(file))
+
+
+def _read_file(file: Path, corpus: str) -> Iterator[Task]:
+    value = read_json(file)
+    if isinstance(value, dict) and "train" in value and isinstance(value["train"], list):
+        yield parse_task(value, file.stem, corpus, str(file))
+    elif isinstance(value, dict):
+        yield from parse_table(value, corpus, str(file))
+    else:
+        raise InputError(f"{file}: found {describe(value)}, expected one task or {{task_id: task, ...}}")
+
+
+def parse_table(table: dict[str, Any], corpus: str, where: str) -> Iterator[Task]:
+    """The tasks of a JSON object {task_id: task, ...}, in its order."""
+    for task_id, value in table.items():
+        yield parse_task(value, task_id, corpus, f"{where}: task {task_id}")
+
+
+def _refuse_repeated(tasks: Sequence[Task], path: Path) -> None:
+    seen: set[str] = set()
+    for task in tasks:
+        if task.task_id in seen:
+            raise InputError(f"{path}: task {task.task_id} occurs twice, expected unique names")
+        seen.add(task.task_id)
+
+
+def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
+    """Kaggle's solutions file: for each task id the output grids of its tests, in order."""
+    value = read_json(path)
+    if not isinstance(value, dict) or not value:
+        raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [grid, ...], ...}}")
+    return {task_id: _parse_outputs(grids, f"{path}: task {task_id}") for task_id, grids in value.items()}
+
+
+def _parse_outputs(value: object, where: str) -> list[Grid]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: found {describe(value)}, expected a list of output grids")
+    return [parse_grid(grid, f"{where}, output {i}") for i, grid in enumerate(value)]
+
+
+def _add_outputs(
+    tasks: Sequence[Task], solutions: dict[str, list[Grid]], path: Path, solutions_path: Path | str
+) -> list[Task]:
+    """Tasks with their hidden outputs filled in; the two files must speak of the same tasks."""
+    names = {task.task_id for task in tasks}
+    for missing, where, other in (
+        (sorted(names - solutions.keys()), solutions_path, path),
+        (sorted(solutions.keys() - names), path, solutions_path),
+    ):
+        if missing:
+            listed = f"{missing[0]} and {len(missing) - 1} more" if len(missing) > 1 else missing[0]
+            raise InputError(f"{where}: lacks {listed}, expected the same tasks as in {other}")
+    return [_add_task_outputs(task, solutions[task.task_id], str(solutions_path)) for task in tasks]
+
+
+def _add_task_outputs(task: Task, outputs: Sequence[Grid], where: str) -> Task:
+    if len(outputs) != len(task.tests):
+        raise InputError(f"{where}: task {task.task_id} has {len(outputs)} outputs, expected {len(task.tests)}")
+    for i, (pair, output) in enumerate(zip(task.tests, outputs, strict=True)):
+        if pair.output is not None and grid_digest(pair.output) != grid_digest(output):
+            raise InputError(f"{where}: task {task.task_id}, output {i} differs from the task's own output")
+    tests = tuple(Pair(pair.input, output) for pair, output in zip(task.tests, outputs, strict=True))
+    return replace(task, tests=tests)
