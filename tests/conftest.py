@@ -1,8 +1,35 @@
-"""Fixtures shared by the whole suite."""
+"""Fixtures and settings shared by the whole suite: `make test`, or `python -m pytest tests/test_x.py -n 0`."""
 
+import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Two test workers share two cores, and a sum in one order gives the same digits wherever the suite runs. Set
+# before anything imports torch or numba, and inherited by the programs that tests start.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Examples are the same in every run and have no time limit: a test must not fail because a machine is busy.
+hypothesis.settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+# More and other examples, when looking for trouble: HYPOTHESIS_PROFILE=search make test
+hypothesis.settings.register_profile(
+    "search",
+    deadline=None,
+    max_examples=1000,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -1,0 +1,53 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make` alone lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Words for the program that a target runs, as in: make test ARGS="tests/test_imports.py -n 0"
+ARGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -e -u -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## install into .venv (about two minutes, 1.8 GB); nothing to do when up to date
+
+demo: install ## solve real ARC-AGI-1 tasks with a small model: a scored submission.json and a report
+	$(BIN)/python -m submission.demo $(ARGS)
+
+test: install ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install ## check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+clean: ## remove the environment, caches and the demo's output; datasets and runs stay
+	rm -rf $(VENV) build dist demo bundle *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so an installation that was interrupted is done again.
+# pip runs quietly but for one dot a package; everything it says is kept in install.log.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
+		{ echo "error: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing into $(VENV) (about two minutes, 1.8 GB)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]' \
+		2>&1 | tee $(VENV)/install.log | awk ' \
+			/^ *Collecting / { printf "."; fflush() } \
+			/^Installing collected/ { printf "\nall packages found, copying them\n"; fflush() }' || \
+		{ echo; tail -n 20 $(VENV)/install.log; echo "error: the installation failed; see $(VENV)/install.log" >&2; exit 1; }
+	@touch $@
+	@echo "installed"
