@@ -1,10 +1,19 @@
-"""Batches: what the trainer consumes, and how examples are made on the training device."""
+"""Batches: what the trainer consumes, and how examples of ARC tasks are made on the training device."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from arc_trm.sampler import TRANSPOSES, Integers, Rows, Sampler
+from data_prep.augment import dihedral
+from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE
+from data_prep.store import ArcStore
+
+Device = torch.device | str
 
 
 @dataclass(frozen=True)
@@ -17,7 +26,7 @@ class Batch:
     labels: Tensor
     puzzle_ids: Tensor
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: Device) -> "Batch":
         """The same batch on `device`."""
         return Batch(
             self.inputs.to(device, non_blocking=True),
@@ -43,3 +52,189 @@ class Source(Protocol):
 
     def offer(self, step: int, slots: slice) -> Batch:
         """The examples offered to these batch slots at this step."""
+
+
+class ArcBatches:
+    """Makes the examples of some groups on `device`, equal to data_prep.canvas.encode_example.
+
+    A bank holds the tokens of every grid under every dihedral element, without colour permutation, as lines of
+    side + 1 cells between runs of PAD. The spare cell takes the EOS that has no room, and makes a placement a
+    mere shift of where the window of side * (side + 1) cells begins: one row copy an example. The permutation
+    is a table of twelve tokens an example, in which the labels' PAD is IGNORE_LABEL.
+    """
+
+    def __init__(
+        self, store: ArcStore, device: Device, side: int = CANVAS_SIDE, groups: Integers | None = None
+    ) -> None:
+        """Fill the bank for `groups` (indices into store.groups, None: all).
+
+        Raises ValueError when an input, or the output of a training pair, does not fit the window of `side`
+        cells. Other outputs that do not fit cannot be asked for in this window: they have no labels.
+        """
+        used = np.ones(len(store.pair_groups), bool) if groups is None else np.isin(store.pair_groups, groups)
+        pairs = np.flatnonzero(used)
+        self.store, self.device, self.side = store, torch.device(device), side
+        self._positions = np.full(len(used), -1)
+        self._positions[pairs] = np.arange(len(pairs))
+        self._shapes = _entry_shapes(store, pairs, side)
+        self._bases, size = _entry_bases(self._shapes, side)
+        bank = _fill_bank(store, pairs, self._shapes, self._bases, size, side)
+        self._windows = torch.from_numpy(bank).to(self.device).unfold(0, side * (side + 1), 1)
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of one example."""
+        return self.side**2
+
+    def make(self, rows: Rows) -> Batch:
+        """The examples of `rows`; a pair without a known output has labels IGNORE_LABEL alone.
+
+        Raises ValueError when a pair is not of the bank's groups or not of its puzzle's group, or when a grid
+        leaves the window.
+        """
+        self._check_groups(rows)
+        entries = self._positions[rows.pairs], self.store.puzzle_dihedrals[rows.puzzles]
+        shapes = self._shapes[entries]  # [b, input or output, height or width]
+        placements = np.stack([rows.rows, rows.columns], axis=1)[:, None]
+        if ((placements < 0) | (placements + shapes > self.side)).any():
+            raise ValueError(f"a placement puts a grid outside the window of {self.side}x{self.side} cells")
+        shifts = rows.rows * (self.side + 1) + rows.columns
+        starts = self._upload((self._bases[entries] - shifts[:, None]).T.ravel())
+        tables = self._upload(_token_tables(self.store.puzzle_permutations[rows.puzzles]))
+        lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
+        tokens = lines[..., : self.side].long().view(2, len(rows), self.seq_len)
+        inputs, labels = tables.gather(2, tokens)
+        return Batch(inputs, labels, self._upload(rows.puzzles))
+
+    def _check_groups(self, rows: Rows) -> None:
+        """Refuse pairs outside the bank and puzzles that are no view of their pair's task."""
+        if (self._positions[rows.pairs] < 0).any():
+            raise ValueError("a pair belongs to none of the groups these batches were built for")
+        if (self.store.pair_groups[rows.pairs] != self.store.puzzle_groups[rows.puzzles]).any():
+            raise ValueError("a pair and its puzzle belong to different groups")
+
+    def _upload(self, array: NDArray[np.generic]) -> Tensor:
+        """A copy on the device; pinned memory lets a GPU go on with its queue meanwhile."""
+        tensor = torch.from_numpy(np.array(array))
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def _entry_shapes(store: ArcStore, pairs: Integers, side: int) -> Integers:
+    """Height and width of input and output under every dihedral element, int64[pairs, 8, 2, 2]; 0, 0 unknown."""
+    shapes = store.pair_shapes[pairs].astype(np.int64).reshape(-1, 2, 2)
+    outside: NDArray[np.bool_] = np.any(shapes > side, axis=2)
+    unasked = outside[:, 1] & ~store.pair_training[pairs]
+    shapes[unasked, 1] = 0
+    outside[unasked, 1] = False
+    if outside.any():
+        index, which = np.argwhere(outside)[0]
+        height, width = shapes[index, which]
+        raise ValueError(
+            f"task {store.groups[store.pair_groups[pairs[index]]].name}: "
+            f"a {height} x {width} grid does not fit into a canvas of side {side}"
+        )
+    return np.where(TRANSPOSES[:, None, None], shapes[:, None, :, ::-1], shapes[:, None])
+
+
+def _entry_bases(shapes: Integers, side: int) -> tuple[Integers, int]:
+    """Where every grid's first cell lies in the bank, int64[pairs, 8, 2], and the size of the bank.
+
+    Before a grid there is PAD for the furthest placement, behind it for the window at (0, 0); neighbours
+    share the longer of the two.
+    """
+    line, window = side + 1, side * (side + 1)
+    heights, widths = shapes.reshape(-1, 2).T
+    bodies = np.where(heights > 0, np.minimum(heights + 1, side) * line, 0)
+    before = (side - heights) * line + side - widths
+    behind = window - bodies
+    gaps = np.maximum(behind[:-1], before[1:])
+    bases = np.cumsum(np.concatenate([before[:1], bodies[:-1] + gaps]))
+    return bases.reshape(shapes.shape[:-1]), int(bases[-1] + window)
+
+
+def _fill_bank(
+    store: ArcStore, pairs: Integers, shapes: Integers, bases: Integers, size: int, side: int
+) -> NDArray[np.uint8]:
+    """The tokens of every grid and its EOS border in lines of side + 1 cells, PAD elsewhere, uint8[size]."""
+    bank = np.full(size, PAD, np.uint8)
+    for position, pair in enumerate(pairs.tolist()):
+        for which, grid in enumerate((store.input(pair), store.output(pair))):
+            if grid is None or not shapes[position, 0, which, 0]:
+                continue
+            for t in range(8):
+                tokens = dihedral(grid, t) + np.uint8(COLOUR_OFFSET)
+                height, width = tokens.shape
+                end = min(height + 1, side)
+                base = bases[position, t, which]
+                lines = bank[base : base + end * (side + 1)].reshape(end, side + 1)
+                lines[:height, :width] = tokens
+                lines[:height, width] = EOS
+                lines[height:, :width] = EOS
+    return bank
+
+
+def _token_tables(permutations: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """What every token becomes in inputs and in labels, int32[2, b, VOCAB_SIZE]."""
+    tables = np.empty((2, len(permutations), VOCAB_SIZE), np.int32)
+    tables[0, :, PAD], tables[1, :, PAD] = PAD, IGNORE_LABEL
+    tables[:, :, EOS] = EOS
+    tables[:, :, COLOUR_OFFSET:] = permutations + np.uint8(COLOUR_OFFSET)
+    return tables
+
+
+class ArcSource:
+    """The training examples of some groups of a store on windows of one size."""
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(
+        self,
+        store: ArcStore,
+        *,
+        seed: int,
+        batch_size: int,
+        device: Device,
+        side: int = CANVAS_SIDE,
+        groups: Integers | None = None,
+        translate: bool = True,
+    ) -> None:
+        """See Sampler and ArcBatches; raises ValueError as they do."""
+        self.sampler = Sampler(store, seed=seed, batch_size=batch_size, groups=groups, translate=translate, side=side)
+        self.batches = ArcBatches(store, device, side, groups)
+        self.batch_size, self.side = batch_size, side
+        self.seq_len = self.batches.seq_len
+        self.num_puzzles = len(store.puzzle_groups)
+
+    def offer(self, step: int, slots: slice) -> Batch:
+        """The examples offered to `slots` (within 0..batch_size) at `step`."""
+        return self.batches.make(self.sampler.rows(step, slots))
+
+
+def sources_by_side(store: ArcStore, *, seed: int, batch_size: int, device: Device) -> list[ArcSource]:
+    """One source for every canvas size of the groups that train, smallest first, sharing `batch_size` slots.
+
+    Sizes share the slots in proportion to their training pairs, at least one each, so that an epoch takes every
+    size about as many steps. Raises ValueError when there are fewer slots than sizes, or nothing to train on.
+    """
+    training = np.flatnonzero(store.pair_training)
+    sides = np.array([group.side for group in store.groups])
+    sizes, examples = np.unique(sides[store.pair_groups[training]], return_counts=True)
+    if batch_size < len(sizes):
+        raise ValueError(f"{batch_size} slots cannot be shared among {len(sizes)} canvas sizes")
+    shares = np.ones(len(sizes), np.int64)
+    for _ in range(batch_size - len(sizes)):
+        shares[np.argmax(examples / shares)] += 1
+    return [
+        ArcSource(
+            store,
+            # Sizes must not draw the same numbers; SeedSequence is stable in every numpy version.
+            seed=int(np.random.SeedSequence((seed, side)).generate_state(1, np.uint64)[0]),
+            batch_size=share,
+            device=device,
+            side=side,
+            groups=np.flatnonzero(sides == side),
+        )
+        for side, share in zip(sizes.tolist(), shares.tolist(), strict=True)
+    ]

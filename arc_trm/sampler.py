@@ -1,0 +1,199 @@
+"""Which example a batch slot is offered: a pure function of (seed, step, slot), nothing to replay."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.augment import dihedral
+from data_prep.canvas import CANVAS_SIDE, placement_limits
+from data_prep.store import ArcStore
+
+Integers = NDArray[np.int64]
+RandomBits = NDArray[np.uint64]
+
+# Whole epochs are planned together until a plan holds about this many examples: the fixed cost of some twenty
+# array operations then costs a handful of tasks no more per example than a thousand tasks.
+PLANNED_EXAMPLES = 8192
+# Neighbouring batches touch at most two plans, the one that ends and the one that begins.
+KEPT_PLANS = 2
+# Which of the eight dihedral elements exchange height and width.
+TRANSPOSES = np.array([dihedral(np.zeros((1, 2), np.uint8), t).shape == (2, 1) for t in range(8)])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Examples to make: puzzle, pair and the placement of the grids on the canvas, each int64[b]."""
+
+    puzzles: Integers
+    pairs: Integers
+    rows: Integers
+    columns: Integers
+
+    def __len__(self) -> int:
+        """The number of examples."""
+        return len(self.puzzles)
+
+    def __getitem__(self, index: slice | Integers) -> "Rows":
+        """The examples at `index`."""
+        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+class Sampler:
+    """The endless stream of training examples of some groups, cut into batches; slot s sees element s of each.
+
+    The published sampling rule: an epoch visits every group once in shuffled order; a visit draws one puzzle
+    of the group and gives its training pairs in random order, one of them at (0, 0), the others at random
+    placements that fit input and output alike. It differs in two points. Placements are drawn anew at every
+    visit (published: once, when the dataset is built). And a puzzle cut by the end of a batch goes on in the
+    next (published: its remaining examples are lost).
+
+    Random numbers are raw Philox output keyed by (seed, plan): numpy promises these alone for every version.
+    """
+
+    def __init__(
+        self,
+        store: ArcStore,
+        *,
+        seed: int,
+        batch_size: int,
+        groups: Integers | None = None,
+        translate: bool = True,
+        side: int = CANVAS_SIDE,
+    ) -> None:
+        """Sample `groups` (indices into store.groups, None: all), skipping those without training pairs.
+
+        Raises ValueError when none has any, or when a training pair does not fit a window of `side` cells.
+        """
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be within 0..2**64-1, found {seed}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, found {batch_size}")
+        trains = store.pair_training if groups is None else store.pair_training & np.isin(store.pair_groups, groups)
+        self._pairs = np.flatnonzero(trains)
+        if not len(self._pairs):
+            raise ValueError(f"no training pair in {len(store.groups if groups is None else groups)} groups")
+        visited, self._sizes = np.unique(store.pair_groups[self._pairs], return_counts=True)
+        self._first_puzzles = store.group_puzzles[visited].astype(np.int64)
+        self._puzzle_counts = store.group_puzzles[visited + 1].astype(np.int64) - self._first_puzzles
+        self._limits = self._placement_limits(store, side) if translate else np.ones((len(self._pairs), 2), np.int64)
+        self._dihedrals = store.puzzle_dihedrals
+        self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
+        self._plans: dict[int, Integers] = {}
+        self.seed, self.batch_size = seed, batch_size
+
+    def _placement_limits(self, store: ArcStore, side: int) -> Integers:
+        """Exclusive bounds of row and column of every training pair without augmentation, int64[E, 2]."""
+        limits = np.empty((len(self._pairs), 2), np.int64)
+        for i, pair in enumerate(self._pairs):
+            height, width, output_height, output_width = store.pair_shapes[pair].tolist()
+            try:
+                limits[i] = placement_limits((height, width), (output_height, output_width), side)
+            except ValueError as error:
+                raise ValueError(f"task {store.groups[store.pair_groups[pair]].name}: {error}") from error
+        return limits
+
+    @property
+    def examples_per_epoch(self) -> int:
+        """The number of examples of one pass over the groups."""
+        return len(self._pairs)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Batches per pass over the groups."""
+        return self.examples_per_epoch / self.batch_size
+
+    def epoch(self, step: int) -> float:
+        """Passes over the groups completed before `step`."""
+        return step / self.steps_per_epoch
+
+    def rows(self, step: int, slots: slice) -> Rows:
+        """The examples offered to `slots` (within 0..batch_size) at `step`; raises ValueError outside."""
+        first = 0 if slots.start is None else slots.start
+        last = self.batch_size if slots.stop is None else slots.stop
+        if not 0 <= first <= last <= self.batch_size or slots.step not in (None, 1) or step < 0:
+            raise ValueError(f"expected step >= 0 and slots within 0..{self.batch_size}, found {step} and {slots}")
+        position, end = step * self.batch_size + first, step * self.batch_size + last
+        parts = [np.empty((4, 0), np.int64)]
+        length = self._epochs_per_plan * self.examples_per_epoch
+        while position < end:
+            plan, offset = divmod(position, length)
+            part = self._plan(plan)[:, offset : offset + end - position]
+            parts.append(part)
+            position += part.shape[1]
+        return Rows(*np.concatenate(parts, axis=1))
+
+    def _plan(self, number: int) -> Integers:
+        """Some whole epochs of examples, int64[4, n] in the order of the fields of Rows."""
+        plan = self._plans.get(number)
+        if plan is None:
+            plan = self._draw(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
+            self._plans[number] = plan
+            if len(self._plans) > KEPT_PLANS:
+                del self._plans[next(iter(self._plans))]
+        return plan
+
+    def _draw(self, source: np.random.Philox) -> Integers:
+        """Draw the examples of a plan; arrays hold an epoch a row until they are flat, in visiting order."""
+        shape = (self._epochs_per_plan, len(self._sizes))
+        order = np.argsort(_bits(source, shape), axis=1, kind="stable")
+        sizes = self._sizes[order].ravel()
+        puzzles = self._first_puzzles[order] + _below(_bits(source, shape), self._puzzle_counts[order])
+        puzzles = np.repeat(puzzles.ravel(), sizes)
+        members = self._arrange(order, _bits(source, (shape[0], len(self._pairs))))
+        limits = np.where(
+            TRANSPOSES[self._dihedrals[puzzles], None], self._limits[members, ::-1], self._limits[members]
+        )
+        placements = _below(_bits(source, limits.shape), limits)
+        kept = np.cumsum(sizes) - sizes + _below(_bits(source, sizes.shape), sizes)
+        placements[kept] = 0
+        return np.stack([puzzles, self._pairs[members], *placements.T])
+
+    def _arrange(self, order: Integers, bits: RandomBits) -> Integers:
+        """Indices of training pairs, group after group in `order` and in random order within each group."""
+        epochs, groups = order.shape
+        visits = np.argsort(order, axis=1, kind="stable") + groups * np.arange(epochs)[:, None]
+        visit = np.repeat(visits.astype(np.uint64), self._sizes, axis=1)
+        keys = visit << np.uint64(32) | bits >> np.uint64(32)
+        return np.argsort(keys, axis=None, kind="stable") % len(self._pairs)
+
+
+def _bits(source: np.random.Philox, shape: tuple[int, ...]) -> RandomBits:
+    """Uniform 64-bit numbers."""
+    return np.asarray(source.random_raw(int(np.prod(shape))), np.uint64).reshape(shape)
+
+
+def _below(bits: RandomBits, bounds: Integers) -> Integers:
+    """Uniform integers in [0, bounds), by multiplying 32 random bits (bounds are far below 2**32)."""
+    scaled = (bits >> np.uint64(32)) * bounds.astype(np.uint64) >> np.uint64(32)
+    return scaled.astype(np.int64)
+
+
+def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups: Integers | None = None) -> Rows:
+    """Every test pair of `groups` (None: the scored ones) under the first `augmentations` puzzles.
+
+    The first puzzle is the identity; None takes all puzzles, and so does a group that has fewer. Placed at
+    (0, 0), ordered by (group, test, puzzle). Raises ValueError when `augmentations` is not positive.
+    """
+    if augmentations is not None and augmentations < 1:
+        raise ValueError(f"augmentations must be positive, found {augmentations}")
+    if groups is None:
+        groups = np.flatnonzero([group.scored for group in store.groups])
+    tests = np.flatnonzero((store.pair_tests >= 0) & np.isin(store.pair_groups, groups))
+    tests = tests[np.lexsort((store.pair_tests[tests], store.pair_groups[tests]))]
+    owners = store.pair_groups[tests]
+    first = store.group_puzzles[owners].astype(np.int64)
+    counts = store.group_puzzles[owners + 1] - first
+    if augmentations is not None:
+        counts = np.minimum(counts, augmentations)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    zeros = np.zeros(len(within), np.int64)
+    return Rows(np.repeat(first, counts) + within, np.repeat(tests, counts), zeros, zeros)
+
+
+def fixed_batches(rows: Rows, size: int) -> Iterator[tuple[Rows, int]]:
+    """`rows` in order, `size` at a time, and how many of them count; the end repeats the last row."""
+    for start in range(0, len(rows), size):
+        index = np.arange(start, start + size)
+        yield rows[np.minimum(index, len(rows) - 1)], min(size, len(rows) - start)

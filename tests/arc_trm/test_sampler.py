@@ -1,0 +1,226 @@
+"""The stream of examples: published rule, pure function of (seed, step, slots), and rows for evaluation."""
+
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arc_trm.sampler import Rows, Sampler, evaluation_rows, fixed_batches
+from data_prep.store import TaskEntry, build_store, load, save
+from tests.arc_trm.arc_stores import augmented_shapes, mixed_store, random_task
+
+STORE = mixed_store()
+EPOCH = int(STORE.pair_training.sum())  # examples of one pass over STORE
+
+
+def columns(rows: Rows) -> np.ndarray:
+    return np.stack([getattr(rows, field.name) for field in fields(rows)])
+
+
+def epoch_rows(sampler: Sampler, epoch: int) -> Rows:
+    """The examples of one epoch; the sampler's batch is exactly an epoch."""
+    assert sampler.batch_size == sampler.examples_per_epoch
+    return sampler.rows(epoch, slice(None))
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    step=st.integers(0, 10**6),
+    batch=st.integers(1, 40),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_slices_of_ranks_make_up_the_batch(seed: int, step: int, batch: int, cuts: list[int]) -> None:
+    edges = sorted([0, batch, *(min(cut, batch) for cut in cuts)])
+    slices = [slice(first, last) for first, last in pairwise(edges)]
+    whole = Sampler(STORE, seed=seed, batch_size=batch).rows(step, slice(None))
+    ranks = [Sampler(STORE, seed=seed, batch_size=batch).rows(step, slots) for slots in slices]
+    assert len(whole) == batch
+    np.testing.assert_array_equal(columns(whole), np.concatenate([columns(rank) for rank in ranks], axis=1))
+
+
+@given(batch=st.integers(1, 60), step=st.integers(0, 3000))
+def test_batches_cut_one_stream_and_need_no_earlier_step(batch: int, step: int) -> None:
+    single = Sampler(STORE, seed=5, batch_size=1)
+    stream = [columns(single.rows(step * batch + slot, slice(None))) for slot in range(batch)]
+    walked = Sampler(STORE, seed=5, batch_size=batch)
+    for earlier in range(max(0, step - 3), step):
+        walked.rows(earlier, slice(None))
+    jumped = Sampler(STORE, seed=5, batch_size=batch)
+    jumped.rows(step + 10**5, slice(None))
+    for sampler in (walked, jumped):
+        np.testing.assert_array_equal(columns(sampler.rows(step, slice(None))), np.concatenate(stream, axis=1))
+
+
+@pytest.mark.parametrize("planned", [1, 8192])
+def test_an_epoch_shows_every_group_once_through_one_puzzle(planned: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arc_trm.sampler.PLANNED_EXAMPLES", planned)
+    sampler = Sampler(STORE, seed=1, batch_size=EPOCH)
+    orders, puzzles = set(), set()
+    for epoch in (0, 1, 2, 743, 744, 10**9):
+        rows = epoch_rows(sampler, epoch)
+        groups = STORE.pair_groups[rows.pairs]
+        changes = np.flatnonzero(np.diff(groups)) + 1
+        visits = np.split(np.arange(EPOCH), changes)
+        assert sorted(groups[visit[0]] for visit in visits) == [0, 1, 3, 4]
+        for visit in visits:
+            expected = np.flatnonzero(STORE.pair_training & (STORE.pair_groups == groups[visit[0]]))
+            assert sorted(rows.pairs[visit]) == expected.tolist()
+            assert len(set(rows.puzzles[visit])) == 1
+            assert STORE.puzzle_groups[rows.puzzles[visit[0]]] == groups[visit[0]]
+        orders.add(tuple(rows.pairs))
+        puzzles.add(tuple(sorted(set(rows.puzzles))))
+    assert len(orders) == 6
+    assert len(puzzles) > 1
+
+
+@pytest.mark.parametrize("side", [30, 24])
+def test_one_example_a_visit_stays_at_the_origin_and_the_others_inside(side: int) -> None:
+    groups = np.array([0, 3, 4])
+    size = 3 + 5 + 2
+    sampler = Sampler(STORE, seed=2, batch_size=size, groups=groups, side=side)
+    border = 0 if side == 30 else 1  # in a smaller window the EOS border stays inside
+    furthest: dict[tuple[int, ...], np.ndarray] = {}
+    for epoch in range(300):
+        rows = epoch_rows(sampler, epoch)
+        moved = (rows.rows > 0) | (rows.columns > 0)
+        for group in groups:
+            here = STORE.pair_groups[rows.pairs] == group
+            assert moved[here].sum() <= here.sum() - 1
+        for i in range(size):
+            shape = augmented_shapes(STORE, int(rows.puzzles[i]), int(rows.pairs[i])).max(axis=0)
+            placement = np.array([rows.rows[i], rows.columns[i]])
+            room = side - border - shape
+            assert (placement >= 0).all()
+            assert (placement <= room).all()
+            key = (*shape.tolist(),)
+            furthest[key] = np.maximum(furthest.get(key, 0), placement)
+    # 150 or more draws of at most 28 places reach the last one in both directions for most shapes.
+    reached = [np.array_equal(place, side - border - np.array(shape)) for shape, place in furthest.items()]
+    assert np.mean(reached) > 0.5
+
+
+def test_which_example_stays_at_the_origin_is_independent_of_its_turn() -> None:
+    sampler = Sampler(STORE, seed=0, batch_size=5, groups=np.array([3]))
+    visits = [epoch_rows(sampler, epoch) for epoch in range(2000)]
+    stays = np.array([(rows.rows == 0) & (rows.columns == 0) for rows in visits])
+    turns = stays.mean(axis=0)
+    assert (stays.sum(axis=1) >= 1).all()
+    np.testing.assert_allclose(turns, 0.2, atol=0.04)  # four standard deviations
+    pairs = np.array([rows.pairs for rows in visits])
+    first = np.bincount(pairs[:, 0] - pairs.min(), minlength=5) / 2000
+    np.testing.assert_allclose(first, 0.2, atol=0.04)
+
+
+def test_puzzles_are_drawn_evenly() -> None:
+    sampler = Sampler(STORE, seed=0, batch_size=5, groups=np.array([3]))
+    drawn = [epoch_rows(sampler, epoch).puzzles[0] for epoch in range(4000)]
+    first, last = STORE.group_puzzles[3:5]
+    shares = np.bincount(np.array(drawn) - first, minlength=last - first) / 4000
+    assert len(shares) == 8
+    np.testing.assert_allclose(shares, 1 / 8, atol=0.02)
+
+
+def test_without_translation_everything_stays_at_the_origin() -> None:
+    rows = Sampler(STORE, seed=0, batch_size=500, translate=False).rows(3, slice(None))
+    assert not rows.rows.any()
+    assert not rows.columns.any()
+
+
+def test_seeds_give_different_streams() -> None:
+    first, second = (columns(Sampler(STORE, seed=s, batch_size=64).rows(0, slice(None))) for s in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_golden_stream() -> None:
+    # Square grids with ten colours: neither limits nor the number of puzzles depend on drawn augmentations.
+    rng = np.random.default_rng(0)
+    tasks = [random_task(rng, name, [((n, n), (n, n))] * n, [((n, n), None)]) for n, name in ((5, "a"), (7, "b"))]
+    store = build_store([TaskEntry.demonstrations_only(task) for task in tasks], 10, seed=0)
+    rows = Sampler(store, seed=2**63 + 17, batch_size=13).rows(10**7, slice(2, 9))
+    assert columns(rows).tolist() == GOLDEN
+
+
+GOLDEN = [
+    [18, 18, 18, 18, 18, 18, 16],
+    [7, 11, 9, 6, 8, 10, 8],
+    [5, 0, 21, 22, 18, 22, 18],
+    [22, 0, 20, 12, 13, 21, 9],
+]  # puzzles, pairs, rows, columns
+
+
+def test_epochs_are_counted_in_passes_over_the_groups() -> None:
+    sampler = Sampler(STORE, seed=0, batch_size=4)
+    assert sampler.examples_per_epoch == 3 + 1 + 5 + 2
+    assert sampler.steps_per_epoch == 11 / 4
+    assert sampler.epoch(0) == 0
+    assert sampler.epoch(22) == 8
+
+
+@pytest.mark.parametrize(
+    ("step", "slots"), [(-1, slice(None)), (0, slice(0, 5)), (0, slice(-1, 2)), (0, slice(3, 1)), (0, slice(0, 4, 2))]
+)
+def test_steps_and_slots_outside_are_refused(step: int, slots: slice) -> None:
+    with pytest.raises(ValueError, match=r"within 0\.\.4"):
+        Sampler(STORE, seed=0, batch_size=4).rows(step, slots)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="no training pair in 1 groups"):
+        Sampler(STORE, seed=0, batch_size=4, groups=np.array([2]))
+    with pytest.raises(ValueError, match="seed"):
+        Sampler(STORE, seed=-1, batch_size=4)
+    with pytest.raises(ValueError, match="batch_size"):
+        Sampler(STORE, seed=0, batch_size=0)
+    with pytest.raises(ValueError, match=r"own/b: .* side 21"):
+        Sampler(STORE, seed=0, batch_size=4, side=21)
+
+
+def test_evaluation_asks_every_test_of_the_scored_groups_in_order() -> None:
+    shuffled = replace(STORE, pair_tests=STORE.pair_tests.copy())
+    first = STORE.group_pairs[1]
+    shuffled.pair_tests[first + 1 : first + 4] = [2, 0, 1]
+    rows = evaluation_rows(shuffled, augmentations=3)
+    # Groups 1, 2 and 4 are scored and have 3, 1 and 1 tests.
+    np.testing.assert_array_equal(STORE.pair_groups[rows.pairs], np.repeat([1, 1, 1, 2, 4], 3))
+    np.testing.assert_array_equal(shuffled.pair_tests[rows.pairs], np.repeat([0, 1, 2, 0, 0], 3))
+    starts = STORE.group_puzzles[STORE.pair_groups[rows.pairs]]
+    np.testing.assert_array_equal(rows.puzzles - starts, np.tile([0, 1, 2], 5))
+    assert not rows.rows.any()
+    assert not rows.columns.any()
+
+
+def test_evaluation_of_chosen_groups_takes_the_puzzles_there_are() -> None:
+    for augmentations in (None, 8, 99):
+        rows = evaluation_rows(STORE, augmentations=augmentations, groups=np.array([0, 3]))
+        np.testing.assert_array_equal(STORE.pair_groups[rows.pairs], np.repeat([0, 3], 8))
+        np.testing.assert_array_equal(rows.puzzles, np.r_[0:8, 24:32])
+    assert (STORE.pair_tests[rows.pairs] == 0).all()
+    nothing_scored = replace(STORE, groups=tuple(replace(group, scored=False) for group in STORE.groups))
+    assert len(evaluation_rows(nothing_scored)) == 0
+    assert list(fixed_batches(evaluation_rows(nothing_scored), 4)) == []
+    with pytest.raises(ValueError, match="augmentations"):
+        evaluation_rows(STORE, augmentations=0)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 15, 16])
+def test_fixed_batches_repeat_the_last_row_and_say_how_many_count(size: int) -> None:
+    rows = evaluation_rows(STORE, augmentations=3)
+    batches = list(fixed_batches(rows, size))
+    assert all(len(batch) == size for batch, _ in batches)
+    joined = np.concatenate([columns(batch[:valid]) for batch, valid in batches], axis=1)
+    np.testing.assert_array_equal(joined, columns(rows))
+    last, valid = batches[-1]
+    np.testing.assert_array_equal(columns(last)[:, valid:], np.repeat(columns(rows)[:, -1:], size - valid, axis=1))
+
+
+def test_a_stored_dataset_gives_the_same_stream(tmp_path: Path) -> None:
+    save(STORE, tmp_path / "data")
+    fresh, stored = (
+        columns(Sampler(store, seed=9, batch_size=50).rows(3, slice(None)))
+        for store in (STORE, load(tmp_path / "data"))
+    )
+    np.testing.assert_array_equal(fresh, stored)
