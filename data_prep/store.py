@@ -23,6 +23,7 @@ from data_prep.augment import Augmentation, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import InputError, file_digest, read_json, sync_folder, write_atomic
 from data_prep.grid import Grid
+from data_prep.overlap import pair_digest
 from data_prep.tasks import Pair, Task, task_digest
 
 FORMAT = "arc-trm-dataset"
@@ -65,13 +66,18 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class Group:
-    """All puzzles of one task; `digest` names its content, `side` is the smallest canvas for what is visible."""
+    """All puzzles of one task.
+
+    `digest` names its content, `side` is the smallest canvas for what is visible, `labels` are the digests up
+    to symmetry of the pairs that train (data_prep.overlap.PairDigest as text).
+    """
 
     task_id: str
     corpus: str
     digest: str
     scored: bool
     side: int
+    labels: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -135,6 +141,10 @@ class ArcStore:
         """`corpus/task_id|||t3|||0123456789`, for the unaugmented puzzle `corpus/task_id`."""
         return self.augmentation(puzzle).to_name(self.groups[self.puzzle_groups[puzzle]].name)
 
+    def training_digests(self) -> tuple[str, ...]:
+        """One line a training task, content digest and label digests: what exports keep for `trained_on`."""
+        return tuple(" ".join((group.digest, *group.labels)) for group in self.groups if group.labels)
+
 
 Store: TypeAlias = ArcStore
 
@@ -153,8 +163,7 @@ def build_store(
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in entry.task.pairs]
     pair_counts = [len(entry.task.pairs) for entry in entries]
-    visible = [entry.visible for entry in entries]
-    drawn = [_draw_puzzles(task, augmentations, seed) for task in visible]
+    drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
     puzzle_counts = [len(elements) for elements, _ in drawn]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {
@@ -172,10 +181,7 @@ def build_store(
         "puzzle_dihedrals": np.concatenate([elements for elements, _ in drawn]),
         "puzzle_permutations": np.concatenate([colours for _, colours in drawn]),
     }
-    groups = tuple(
-        Group(e.task.task_id, e.task.corpus, task_digest(e.task), e.scored, choose_side(v))
-        for e, v in zip(entries, visible, strict=True)
-    )
+    groups = tuple(_make_group(entry) for entry in entries)
     facts = {
         "vocabulary": VOCAB_SIZE,
         "canvas_side": CANVAS_SIDE,
@@ -199,6 +205,17 @@ def _check_entries(entries: Sequence[TaskEntry]) -> None:
         hidden = [pair.output is None for pair in entry.task.pairs]
         if any(trains and hides for trains, hides in zip(entry.training, hidden, strict=True)):
             raise ValueError(f"task {entry.task.name}: a pair without output cannot train")
+
+
+def _make_group(entry: TaskEntry) -> Group:
+    return Group(
+        task_id=entry.task.task_id,
+        corpus=entry.task.corpus,
+        digest=task_digest(entry.task),
+        scored=entry.scored,
+        side=choose_side(entry.visible),
+        labels=tuple(str(pair_digest(pair)) for pair in entry.visible.demonstrations),
+    )
 
 
 def _draw_puzzles(task: Task, augmentations: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -359,8 +376,8 @@ def load(folder: Path | str, verify: bool = False) -> ArcStore:
 
 def _read_groups(path: Path) -> tuple[Group, ...]:
     try:
-        return tuple(Group(**group) for group in read_json(path))
-    except TypeError as error:
+        return tuple(Group(**{**group, "labels": tuple(group["labels"])}) for group in read_json(path))
+    except (TypeError, KeyError) as error:
         raise InputError(f"{path}: not the groups of a dataset of version {VERSION}") from error
 
 

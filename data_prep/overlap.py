@@ -1,0 +1,247 @@
+"""Which tasks and pairs are the same up to symmetry: duplicates, leaks, tasks a checkpoint was trained on.
+
+Symmetry is one of the 8 dihedral elements together with any permutation of all ten colours. Colour 0 may
+move too, although augmentations keep it: the wider net catches a task whose background was swapped, and in
+the public corpora it catches nothing else. Two pairs are the same up to symmetry exactly when their
+canonical digests are equal (the least of the 8 transforms, colours renamed in order of appearance). Two tasks
+need more, one dihedral element and one colour map that serve all pairs at once; their sorted pair digests
+give the candidates.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.augment import dihedral
+from data_prep.grid import COLOURS, Grid
+from data_prep.tasks import Pair, Task, task_digest
+
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True)
+class PairDigest:
+    """Canonical digests, 16 hexadecimal digits each, of a whole pair and of its input alone.
+
+    A hidden output leaves `pair` empty; the input still tells which pair it is. As text: `pair:input`.
+    """
+
+    pair: str
+    input: str
+
+    def __str__(self) -> str:
+        """`pair:input`, which `parse` reads."""
+        return f"{self.pair}:{self.input}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PairDigest":
+        """The digests that a text `pair:input` holds; raises ValueError when it is malformed."""
+        pair, question = text.split(":")
+        return cls(pair, question)
+
+
+# A build asks for the same digests as leak guard, duplicate finder and store.
+@lru_cache(maxsize=1 << 14)
+def pair_digest(pair: Pair) -> PairDigest:
+    """The digests of a pair that no dihedral element and no permutation of the ten colours changes."""
+    shapes = [dihedral(pair.input, element).shape for element in range(8)]
+    upright = [element for element in range(8) if shapes[element] == min(shapes)]
+    whole, question = [], []
+    for element in upright:
+        grids = [dihedral(pair.input, element)]
+        if pair.output is not None:
+            grids.append(dihedral(pair.output, element))
+        cells = _rename_by_appearance(np.concatenate([grid.reshape(-1) for grid in grids])).tobytes()
+        # Renaming by appearance treats the input, which comes first, as if it stood alone.
+        question.append(cells[: pair.input.size])
+        whole.append(bytes(grids[-1].shape) + cells)
+    shape = bytes(min(shapes))
+    return PairDigest("" if pair.output is None else _short(shape + min(whole)), _short(shape + min(question)))
+
+
+def _rename_by_appearance(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    first = np.full(COLOURS, cells.size)
+    first[cells[::-1]] = np.arange(cells.size - 1, -1, -1)  # the last assignment wins: the first appearance
+    names = np.empty(COLOURS, dtype=np.uint8)
+    names[np.argsort(first, kind="stable")] = np.arange(COLOURS, dtype=np.uint8)
+    return names[cells]
+
+
+def _short(data: bytes) -> str:
+    return hashlib.sha256(data).digest()[:DIGEST_BYTES].hex()
+
+
+# Whole tasks --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """Two tasks with the same pairs, by name; `exact` without any transformation."""
+
+    first: str
+    second: str
+    exact: bool
+
+
+def find_duplicates(tasks: Sequence[Task]) -> list[Duplicate]:
+    """Each task that repeats an earlier one, whatever the order and role of its pairs, up to symmetry."""
+    families: dict[tuple[str, ...], list[Task]] = defaultdict(list)
+    found = []
+    for task in tasks:
+        family = families[tuple(sorted(str(pair_digest(pair)) for pair in task.pairs))]
+        for earlier in family:
+            exact = task_digest(earlier) == task_digest(task)
+            if exact or equivalent(earlier, task):
+                found.append(Duplicate(earlier.name, task.name, exact))
+                break
+        family.append(task)
+    return found
+
+
+def equivalent(first: Task, second: Task) -> bool:
+    """Whether one dihedral element and one colour map turn the pairs of `first` into those of `second`."""
+    if len(first.pairs) != len(second.pairs):
+        return False
+    return any(_match(_turned(first.pairs, element), list(second.pairs), {}) for element in range(8))
+
+
+def _turned(pairs: Sequence[Pair], element: int) -> list[Pair]:
+    return [
+        Pair(
+            dihedral(pair.input, element),
+            None if pair.output is None else dihedral(pair.output, element),
+        )
+        for pair in pairs
+    ]
+
+
+ColourMap: TypeAlias = dict[int, int]
+
+
+def _match(pairs: list[Pair], others: list[Pair], colours: ColourMap) -> bool:
+    """Whether the pairs can be put in an order in which one extension of `colours` turns them into `others`."""
+    if not pairs:
+        return True
+    for i, other in enumerate(others):
+        extended = _extend(colours, pairs[0], other)
+        if extended is not None and _match(pairs[1:], others[:i] + others[i + 1 :], extended):
+            return True
+    return False
+
+
+def _extend(colours: ColourMap, pair: Pair, other: Pair) -> ColourMap | None:
+    """The colour map, extended so that it turns `pair` into `other`; None when it cannot."""
+    for grid, image in ((pair.input, other.input), (pair.output, other.output)):
+        if grid is None or image is None:
+            if grid is not image:
+                return None
+            continue
+        if grid.shape != image.shape:
+            return None
+        colours = {**colours}
+        for old, new in _colour_pairs(grid, image):
+            if colours.setdefault(old, new) != new:
+                return None
+        if len(set(colours.values())) != len(colours):
+            return None
+    return colours
+
+
+def _colour_pairs(grid: Grid, image: Grid) -> list[tuple[int, int]]:
+    codes = np.unique(grid.astype(np.int64) * COLOURS + image)
+    return [divmod(int(code), COLOURS) for code in codes]
+
+
+# Leaks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training label that gives away a test output to be scored: task and pair index, and the scored task."""
+
+    training: str
+    pair: int
+    scored: str
+
+
+def find_leaks(training: Iterable[tuple[str, Sequence[tuple[int, PairDigest]]]], scored: Sequence[Task]) -> list[Leak]:
+    """The training pairs, given as (task name, [(pair index, digest), ...]), that equal a scored test pair.
+
+    Equal means up to symmetry. A pair that also equals a demonstration of the scored task is no leak: the
+    task itself shows it. Where the test output is hidden, a pair with the same input leaks if its task also
+    contains one of the scored task's demonstrations (small inputs alone are alike by chance).
+    """
+    answers, questions = _index_tests(scored)
+    found = []
+    for name, pairs in training:
+        known = {digest.pair for _, digest in pairs}
+        for index, digest in pairs:
+            hits = [test for test in answers.get(digest.pair, ()) if digest.pair not in test.shown]
+            hits += [
+                test
+                for test in questions.get(digest.input, ())
+                if digest.pair not in test.shown and not known.isdisjoint(test.shown)
+            ]
+            found += [Leak(name, index, hit) for hit in dict.fromkeys(test.name for test in hits)]
+    return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A scored task by name, and the digests of the demonstrations that it shows."""
+
+    name: str
+    shown: frozenset[str]
+
+
+def _index_tests(scored: Sequence[Task]) -> tuple[dict[str, list[_Asked]], dict[str, list[_Asked]]]:
+    """Scored tasks by the digest of each known test pair, and by that of each input with a hidden output."""
+    answers: dict[str, list[_Asked]] = defaultdict(list)
+    questions: dict[str, list[_Asked]] = defaultdict(list)
+    for task in scored:
+        asked = _Asked(task.name, frozenset(pair_digest(pair).pair for pair in task.demonstrations))
+        for test in task.tests:
+            digest = pair_digest(test)
+            if test.output is None:
+                questions[digest.input].append(asked)
+            else:
+                answers[digest.pair].append(asked)
+    return answers, questions
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Scored tasks, by name, of which a checkpoint has seen test outputs, and those seen as demonstrations."""
+
+    tests: tuple[str, ...]
+    demonstrations: tuple[str, ...]
+
+
+def trained_on(scored: Sequence[Task], training: Sequence[str]) -> Overlap:
+    """Which scored tasks, perhaps with hidden outputs, a checkpoint was trained on, up to symmetry.
+
+    `training` holds one line a training task, as `ArcStore.training_digests` writes them and exports keep them.
+    `tests` are contaminated: a training label equals one of their test pairs (see `find_leaks`). Of
+    `demonstrations` all shown pairs were labels of one training task, which is fair, and usual for a recipe
+    that trains on the demonstrations of what it scores. Raises ValueError for a malformed line.
+    """
+    labels = [[PairDigest.parse(text) for text in line.split()[1:]] for line in training]
+    leaks = find_leaks(((line, list(enumerate(pairs))) for line, pairs in zip(training, labels, strict=True)), scored)
+    leaked = {leak.scored for leak in leaks}
+    known = [{digest.pair for digest in pairs} for pairs in labels]
+    holders: dict[str, list[int]] = defaultdict(list)
+    for i, digests in enumerate(known):
+        for digest in digests:
+            holders[digest].append(i)
+    shown = []
+    for task in scored:
+        wanted = {pair_digest(pair).pair for pair in task.demonstrations}
+        if any(wanted <= known[i] for i in holders.get(min(wanted), ())):
+            shown.append(task.name)
+    return Overlap(tuple(task.name for task in scored if task.name in leaked), tuple(shown))
