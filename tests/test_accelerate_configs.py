@@ -47,7 +47,7 @@ def test_accelerate_reads_it(name: str) -> None:
     assert loaded.num_machines == machines
     assert loaded.num_processes == processes
     assert loaded.use_cpu is use_cpu
-    assert loaded.mixed_precision == "no", "a quoted no, not YAML's false; the program's --precision decides"
+    assert loaded.mixed_precision == "no", "a quoted no, not YAML's false; the run's own setting decides"
     assert loaded.machine_rank == 0
 
 

@@ -1,0 +1,210 @@
+"""Every command block in README.md and docs/ can be run: programs, targets, files and options exist."""
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.test_project import makefile_targets, text_of
+
+FENCE = re.compile(r"^ *```(?P<language>\S*) *\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
+# How each kind of block is checked; a block of another kind is refused, so that none goes unchecked.
+LANGUAGES = {"sh": "commands", "python": "python", "json": "json", "text": "output, not checked"}
+PYTHONS = {"python", "python3", ".venv/bin/python"}
+LAUNCHERS = {"torchrun", "accelerate"}
+OTHER_PROGRAMS = {"apt-get", "cd", "git", "pip", "source", "tensorboard"}
+
+
+class Broken(Exception):
+    """A documented command that cannot work; the message says why."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of this project as it is called: a module or a script, and the words after it."""
+
+    module: str
+    words: tuple[str, ...]
+
+    @property
+    def leading(self) -> tuple[str, ...]:
+        """Words before the first option: sub-commands and presets."""
+        return next((self.words[:i] for i, word in enumerate(self.words) if word.startswith("-")), self.words)
+
+    @property
+    def options(self) -> set[str]:
+        return {word.split("=")[0] for word in self.words if word.startswith("--")}
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """(language, body) of every fenced block of a Markdown text."""
+    for match in FENCE.finditer(text):
+        yield match["language"], match["body"]
+
+
+def commands(body: str) -> Iterator[list[str]]:
+    """The commands of a shell block as words: lines joined, comments and variable settings dropped, pipes cut."""
+    for line in body.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+        lexer.commenters = "#"
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("|&;"):
+                if words:
+                    yield words
+                words = []
+            elif words or not re.match(r"[A-Z_]+=", word):
+                words.append(word)
+
+
+def module_of_script(path: str) -> str:
+    if not (REPOSITORY / path).is_file():
+        raise Broken(f"no file {path}")
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def checked_module(name: str) -> str:
+    """`name` when such a module can be run, else Broken."""
+    try:
+        found = find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise Broken(f"no module {name}")
+    return name
+
+
+def interpreted(words: list[str]) -> Program:
+    """What a Python interpreter or a launcher runs, given the words after it (its own options first)."""
+    for i, word in enumerate(words):
+        if word == "-m":
+            return Program(checked_module(words[i + 1]), tuple(words[i + 2 :]))
+        if word.endswith(".py"):
+            return Program(module_of_script(word), tuple(words[i + 1 :]))
+        if word == "--config_file" and not (REPOSITORY / words[i + 1]).is_file():
+            raise Broken(f"no file {words[i + 1]}")
+    raise Broken("neither a script nor a module")
+
+
+def check_command(words: list[str]) -> Program | None:
+    """The program of this project that the command runs, None for another program; Broken when it cannot."""
+    program, rest = words[0], words[1:]
+    if program == "make":
+        goals = {word for word in rest if "=" not in word and not word.startswith("-")}
+        unknown = goals - makefile_targets(text_of("Makefile"))
+        if unknown:
+            raise Broken(f"no target {', '.join(sorted(unknown))}")
+        return None
+    if program == "accelerate" and rest[:1] != ["launch"]:
+        return None
+    if program in PYTHONS | LAUNCHERS:
+        found = interpreted(rest)
+        ours = found.module.split(".")[0] in {"data_prep", "arc_trm", "submission", "tests"}
+        return found if ours else None
+    if program in OTHER_PROGRAMS:
+        return None
+    raise Broken(f"unknown program {program}")
+
+
+def documents() -> list[Path]:
+    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+
+def documented_commands() -> list[list[str]]:
+    texts = [path.read_text(encoding="utf-8") for path in documents()]
+    return [words for text in texts for kind, body in blocks(text) if kind == "sh" for words in commands(body)]
+
+
+def documented_programs() -> dict[tuple[str, tuple[str, ...]], set[str]]:
+    """Options by (module, leading words) of every documented call of a program of ours that can work."""
+    found: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+    for words in documented_commands():
+        try:
+            program = check_command(words)
+        except Broken:  # reported by the test of that command
+            continue
+        if program is not None:
+            found.setdefault((program.module, program.leading), set()).update(program.options)
+    return found
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("```") % 2 == 0
+    for language, body in blocks(text):
+        assert language in LANGUAGES, f"```{language} above: {body[:80]}"
+        if language == "python":
+            ast.parse(body)
+        if language == "json":
+            json.loads(body)
+
+
+@pytest.mark.parametrize("words", documented_commands(), ids=shlex.join)
+def test_a_documented_command_can_be_run(words: list[str]) -> None:
+    check_command(words)
+
+
+@pytest.mark.parametrize(
+    ("module", "leading"), documented_programs(), ids=lambda value: value if isinstance(value, str) else None
+)
+def test_documented_options_exist(module: str, leading: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", module, *leading, "--help"]
+    environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
+    run = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    known = {option.replace("_", "-") for option in re.findall(r"(?<![\w-])--[\w.-]+", run.stdout)}
+    options = {option.replace("_", "-") for option in documented_programs()[module, leading]}
+    assert options <= known, f"{module} {shlex.join(leading)} --help does not name {options - known}"
+
+
+def test_the_readme_names_both_commands() -> None:
+    assert {("make", "demo"), ("make", "test")} <= {tuple(words) for words in documented_commands()}
+
+
+def test_a_block_becomes_commands() -> None:
+    body = "# a comment\n$ make test  # more\nA=1 python -m x \\\n    --y 2 | tee log && cd z\n"
+    assert list(commands(body)) == [
+        ["make", "test"],
+        ["python", "-m", "x", "--y", "2"],
+        ["tee", "log"],
+        ["cd", "z"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("make everything", "no target everything"),
+        ("python -m submission.nonsense --out x", "no module submission.nonsense"),
+        ("python -m no_such_room.x", "no module no_such_room.x"),
+        ("python arc_trm/no_such_program.py", "no file arc_trm/no_such_program.py"),
+        ("accelerate launch --config_file configs/x.yaml tests/conftest.py", "no file configs/x.yaml"),
+        ("accelerate launch --cpu arc1", "neither a script nor a module"),
+        ("pyhton -m data_prep.files", "unknown program pyhton"),
+    ],
+)
+def test_a_planted_mistake_is_found(command: str, message: str) -> None:
+    [words] = commands(command)
+    with pytest.raises(Broken, match=re.escape(message)):
+        check_command(words)
+
+
+def test_a_program_knows_its_words() -> None:
+    [words] = commands("accelerate launch --num_processes 2 tests/benchmarks/table.py arc1 --data=x --out y -q")
+    program = check_command(words)
+    assert program == Program("tests.benchmarks.table", ("arc1", "--data=x", "--out", "y", "-q"))
+    assert program.leading == ("arc1",)
+    assert program.options == {"--data", "--out"}
