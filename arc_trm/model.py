@@ -49,7 +49,8 @@ class RecursiveModel(nn.Module):
         length = config.prefix + config.seq_len
         shape = (d, config.heads, config.expansion, length, config.mixer)
         self.net = Network(config.layers, *shape)
-        self.answer_net = Network(config.answer_layers, *shape) if config.answer_layers else self.net
+        # Registered only where there are two, so that no tensor has two names in the state dict.
+        self.second_net = Network(config.answer_layers, *shape) if config.answer_layers else None
         self.output_head = None if config.tied_embedding else Linear(d, v)
         self.halting_head = Linear(d, 2, bias=True)
         with torch.no_grad():
@@ -62,6 +63,11 @@ class RecursiveModel(nn.Module):
         self.rotary_table: Tensor
         table = rotary_table(torch.arange(length), d // config.heads)
         self.register_buffer("rotary_table", table, persistent=False)
+
+    @property
+    def answer_net(self) -> Network:
+        """The network that updates y: one of its own, or the one that updates z."""
+        return self.net if self.second_net is None else self.second_net
 
     def initial_state(self, batch: int, tokens: int, dtype: torch.dtype) -> State:
         """The state that a fresh sequence starts from, for canvases of `tokens` tokens."""
