@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from data_prep.files import InputError
 
 Mixer = Literal["attention", "mlp"]
-Recursion = Literal["answer_and_latent", "single_latent", "multi_scale_latent", "direct"]
+Recursion = Literal["answer_and_latent", "single_latent", "single_latent_text", "multi_scale_latent", "direct"]
 HaltingRule = Literal["correctness", "q_learning", "never"]
 TokenLoss = Literal["stablemax", "softmax"]
 Optimiser = Literal["adam_atan2", "adamw"]
@@ -66,6 +66,7 @@ class ModelConfig:
         return {
             "answer_and_latent": 2,
             "single_latent": 1,
+            "single_latent_text": 1,
             "multi_scale_latent": 1 + (self.latents or self.latent_steps),
             "direct": 1,
         }[self.recursion]
@@ -125,6 +126,8 @@ class TrainConfig:
     """Parts that a process's batch slots are worked through in; gradients add up (less memory, same result)."""
     canvas: CanvasSchedule = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
+    share_multiple: int = 4
+    """Every canvas size gets a multiple of this many slots, so that up to as many processes share them evenly."""
     precision: Precision = "auto"
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     compile: bool = False

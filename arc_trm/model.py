@@ -13,6 +13,7 @@ Shapes: b batch rows, l canvas tokens, p embedding positions in front of them, d
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -149,15 +150,15 @@ def answer_and_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Te
     return y, z
 
 
-def single_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None) -> State:
-    """One feature for both: n passes that see x, and one that does not (as published; the text has n + 1 with x)."""
+def single_latent(
+    model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None, always_x: bool = False
+) -> State:
+    """One feature for both: n passes that see x and one that does not (as published), or n + 1 with x (the text)."""
     (y,) = state
     n = model.config.latent_steps
-    for i in range(n):
+    for i in range(n + 1):
         with model.graded(i, n + 1):
-            y = model.update(model.net, y + x, rotary)
-    with model.graded(n, n + 1):
-        y = model.update(model.net, y, rotary)
+            y = model.update(model.net, y + x if always_x or i < n else y, rotary)
     return (y,)
 
 
@@ -182,6 +183,7 @@ def direct(model: RecursiveModel, x: Tensor, state: State, rotary: Tensor | None
 LATENT_RECURSIONS: dict[str, Callable[[RecursiveModel, Tensor, State, Tensor | None], State]] = {
     "answer_and_latent": answer_and_latent,
     "single_latent": single_latent,
+    "single_latent_text": partial(single_latent, always_x=True),
     "multi_scale_latent": multi_scale_latent,
     "direct": direct,
 }

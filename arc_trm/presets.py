@@ -35,6 +35,7 @@ VARIANTS: dict[str, Overrides] = {
     "att": {"model": {"mixer": "attention"}},
     "mlp": {"model": {"mixer": "mlp"}},
     "singlez": {"model": {"recursion": "single_latent"}},
+    "singleztext": {"model": {"recursion": "single_latent_text"}},
     "multiz": {"model": {"recursion": "multi_scale_latent"}},
     "hrm": {
         "model": {
@@ -44,12 +45,20 @@ VARIANTS: dict[str, Overrides] = {
             "latent_steps": 2,
             "deep_steps": 2,
             "graded_updates": 2,
+            "prefix": 1,
         },
         "halting": {"rule": "q_learning", "continue_loss": True},
         "train": {"ema": 0.0},
     },
     "direct": {
-        "model": {"mixer": "attention", "recursion": "direct", "layers": 8, "heads": 12, "deep_steps": 1},
+        "model": {
+            "mixer": "attention",
+            "recursion": "direct",
+            "layers": 8,
+            "heads": 12,
+            "deep_steps": 1,
+            "prefix": 1,
+        },
         "halting": {"rule": "q_learning"},
         "train": {"ema": 0.0},
     },
@@ -106,3 +115,13 @@ def depth(config: RunConfig) -> int:
 def forward_passes(config: RunConfig) -> int:
     """Forward passes of the model per optimiser step: two where the continue loss looks one pass ahead."""
     return 2 if config.halting.continue_loss else 1
+
+
+def describe(name: str) -> str:
+    """One line about a preset: the model, its recursion and its size of batch."""
+    config = PRESETS[name]
+    model, train = config.model, config.train
+    return (
+        f"{model.mixer}, {model.recursion.replace('_', ' ')}, hidden {model.hidden}, {model.layers} layers, "
+        f"n={model.latent_steps}, T={model.deep_steps}, batch {train.batch_size}"
+    )
