@@ -1,0 +1,80 @@
+"""Golden grids as arrays, and random grids, pairs and tasks for property tests."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data_prep.augment import Augmentation
+from data_prep.grid import Grid
+from data_prep.tasks import Pair, Task
+
+
+@lru_cache
+def golden(shared_dir: Path) -> dict[str, Any]:
+    """The golden ARC data; its key "keys" explains every entry."""
+    content: dict[str, Any] = json.loads((shared_dir / "golden" / "arc_data.json").read_text())
+    return content
+
+
+def grid(rows: Sequence[str]) -> Grid:
+    """A grid from rows of colour digits."""
+    return np.array([[int(cell) for cell in row] for row in rows], dtype=np.uint8)
+
+
+def tokens(text: str) -> NDArray[np.uint8]:
+    """Tokens from their hexadecimal digits."""
+    return np.array([int(digit, 16) for digit in text], dtype=np.uint8)
+
+
+def pair(given: Sequence[str], asked: Sequence[str] | None) -> Pair:
+    return Pair(grid(given), None if asked is None else grid(asked))
+
+
+def task(task_id: str, demonstrations: Sequence[Pair], tests: Sequence[Pair], corpus: str = "own") -> Task:
+    return Task(task_id, corpus, tuple(demonstrations), tuple(tests))
+
+
+def random_task(seed: int, task_id: str = "random", corpus: str = "own", colours: int = 10) -> Task:
+    """Three demonstrations and two tests of prime sizes, too large to be alike by chance."""
+    rng = np.random.default_rng(seed)
+
+    def draw(height: int, width: int) -> Grid:
+        return rng.integers(0, colours, (height, width), dtype=np.uint8)
+
+    pairs = [Pair(draw(5, 7), draw(3, 2)), Pair(draw(7, 5), draw(2, 3)), Pair(draw(5, 5), draw(3, 3))]
+    return task(task_id, pairs, [Pair(draw(7, 11), draw(5, 2)), Pair(draw(5, 7), draw(2, 2))], corpus)
+
+
+def as_json(made: Task, hide: bool = False) -> dict[str, Any]:
+    """The task as JSON values; `hide` leaves out the test outputs."""
+
+    def one(value: Pair, hidden: bool) -> dict[str, Any]:
+        output = {} if value.output is None or hidden else {"output": value.output.tolist()}
+        return {"input": value.input.tolist(), **output}
+
+    return {
+        "train": [one(value, False) for value in made.demonstrations],
+        "test": [one(value, hide) for value in made.tests],
+    }
+
+
+def same_task(a: Task, b: Task) -> bool:
+    """Whether ids, roles, order and every grid agree."""
+    return (a.task_id, as_json(a)) == (b.task_id, as_json(b))
+
+
+def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:
+    shapes = st.tuples(st.integers(1, largest), st.integers(1, largest))
+    return shapes.flatmap(lambda shape: hnp.arrays(np.uint8, shape, elements=st.integers(0, colours - 1)))
+
+
+def augmentations() -> st.SearchStrategy[Augmentation]:
+    orders = st.permutations(range(1, 10))
+    return st.builds(lambda t, order: Augmentation(t, (0, *order)), st.integers(0, 7), orders)
