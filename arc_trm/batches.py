@@ -146,7 +146,7 @@ def _entry_bases(shapes: Integers, side: int) -> tuple[Integers, int]:
     """
     line, window = side + 1, side * (side + 1)
     heights, widths = shapes.reshape(-1, 2).T
-    bodies = np.where(heights > 0, np.minimum(heights + 1, side) * line, 0)
+    bodies = np.minimum(heights + 1, side) * line
     before = (side - heights) * line + side - widths
     behind = window - bodies
     gaps = np.maximum(behind[:-1], before[1:])
@@ -212,20 +212,26 @@ class ArcSource:
         return self.batches.make(self.sampler.rows(step, slots))
 
 
-def sources_by_side(store: ArcStore, *, seed: int, batch_size: int, device: Device) -> list[ArcSource]:
+def sources_by_side(
+    store: ArcStore, *, seed: int, batch_size: int, device: Device, multiple: int = 1
+) -> list[ArcSource]:
     """One source for every canvas size of the groups that train, smallest first, sharing `batch_size` slots.
 
-    Sizes share the slots in proportion to their training pairs, at least one each, so that an epoch takes every
-    size about as many steps. Raises ValueError when there are fewer slots than sizes, or nothing to train on.
+    Every size gets a positive multiple of `multiple` slots (so that as many processes share them evenly), as
+    close as that allows to its part of the training pairs: an epoch then takes every size about as many steps.
+    Raises ValueError when the slots cannot be shared so, or when there is nothing to train on.
     """
-    training = np.flatnonzero(store.pair_training)
     sides = np.array([group.side for group in store.groups])
-    sizes, examples = np.unique(sides[store.pair_groups[training]], return_counts=True)
-    if batch_size < len(sizes):
-        raise ValueError(f"{batch_size} slots cannot be shared among {len(sizes)} canvas sizes")
+    sizes, examples = np.unique(sides[store.pair_groups[store.pair_training]], return_counts=True)
+    portions, rest = divmod(batch_size, multiple) if multiple > 0 else (0, 0)
+    if rest or portions < len(sizes) or not len(sizes):
+        raise ValueError(
+            f"{batch_size} slots cannot be shared among {len(sizes)} canvas sizes in multiples of {multiple}"
+        )
     shares = np.ones(len(sizes), np.int64)
-    for _ in range(batch_size - len(sizes)):
+    for _ in range(portions - len(sizes)):
         shares[np.argmax(examples / shares)] += 1
+    shares *= multiple
     return [
         ArcSource(
             store,

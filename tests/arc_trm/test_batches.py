@@ -162,16 +162,17 @@ def test_a_source_says_what_the_model_must_know() -> None:
     assert source.vocab_size == COLOUR_OFFSET + 10
 
 
-@pytest.mark.parametrize("batch_size", [4, 5, 61, 768])
-def test_canvas_sizes_share_the_slots(batch_size: int) -> None:
-    sources = sources_by_side(STORE, seed=0, batch_size=batch_size, device="cpu")
+@pytest.mark.parametrize(("batch_size", "multiple"), [(4, 1), (5, 1), (61, 1), (768, 1), (35, 7), (768, 16)])
+def test_canvas_sizes_share_the_slots(batch_size: int, multiple: int) -> None:
+    sources = sources_by_side(STORE, seed=0, batch_size=batch_size, device="cpu", multiple=multiple)
     assert [source.side for source in sources] == [11, 16, 21, 30]
     shares = np.array([source.batch_size for source in sources])
     examples = np.array([source.sampler.examples_per_epoch for source in sources])
     assert examples.tolist() == [3, 2, 5, 1]  # the third group has nothing to train on
     assert shares.sum() == batch_size
-    assert (shares >= 1).all()
-    assert (abs(shares - batch_size * examples / examples.sum()) <= 1.5).all()
+    assert (shares >= multiple).all()
+    assert not (shares % multiple).any()
+    assert (abs(shares - batch_size * examples / examples.sum()) <= 1.5 * multiple).all()
     for source in sources:
         assert source.num_puzzles == len(STORE.puzzle_groups)
         batch = source.offer(2, slice(None))
@@ -190,9 +191,17 @@ def test_canvas_sizes_draw_different_numbers_from_one_seed() -> None:
     assert len({*first, *other}) == 8
 
 
-def test_fewer_slots_than_canvas_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 slots cannot be shared among 4 canvas sizes"):
-        sources_by_side(STORE, seed=0, batch_size=3, device="cpu")
+@pytest.mark.parametrize(("batch_size", "multiple"), [(3, 1), (12, 4), (18, 4), (8, 0)])
+def test_slots_that_cannot_be_shared_are_refused(batch_size: int, multiple: int) -> None:
+    message = f"{batch_size} slots cannot be shared among 4 canvas sizes in multiples of {multiple}"
+    with pytest.raises(ValueError, match=message):
+        sources_by_side(STORE, seed=0, batch_size=batch_size, device="cpu", multiple=multiple)
+
+
+def test_canvas_sizes_need_something_to_train_on() -> None:
+    untrained = replace(STORE, pair_training=np.zeros_like(STORE.pair_training))
+    with pytest.raises(ValueError, match="among 0 canvas sizes"):
+        sources_by_side(untrained, seed=0, batch_size=8, device="cpu")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -135,6 +135,13 @@ def test_seeds_give_different_streams() -> None:
     assert not np.array_equal(first, second)
 
 
+def test_a_long_run_keeps_no_more_than_two_plans() -> None:
+    sampler = Sampler(STORE, seed=0, batch_size=4001)
+    for step in range(20):
+        sampler.rows(step, slice(None))
+        assert len(sampler._plans) <= 2
+
+
 def test_golden_stream() -> None:
     # Square grids with ten colours: neither limits nor the number of puzzles depend on drawn augmentations.
     rng = np.random.default_rng(0)
