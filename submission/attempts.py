@@ -1,0 +1,148 @@
+"""Two attempts for every asked output, and the file that carries them to the competition.
+
+{"task_id": [{"attempt_1": grid, "attempt_2": grid}, ... one for each test input, in order], ...}
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import orjson
+
+from data_prep.files import InputError, read_json, write_atomic
+from data_prep.grid import Grid, describe, parse_grid
+from data_prep.tasks import Task
+from submission.fallback import fallback_grids
+from submission.ranking import Candidate
+from submission.vote import Tally, outputs_of
+
+
+class Attempts(NamedTuple):
+    """The two grids handed in for one output."""
+
+    attempt_1: Grid
+    attempt_2: Grid
+
+
+# For every task, in order, the attempts at its outputs, in order.
+Submission: TypeAlias = dict[str, tuple[Attempts, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A complete submission, and how much of it is fallback."""
+
+    submission: Submission
+    fallback_attempts: int  # attempts that no candidate could fill
+    outputs_without_candidates: int
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs it answers."""
+        return sum(map(len, self.submission.values()))
+
+    @property
+    def summary(self) -> str:
+        """`120 tasks, 172 outputs, 0 fallback attempts`."""
+        return f"{len(self.submission)} tasks, {self.outputs} outputs, {self.fallback_attempts} fallback attempts"
+
+
+def choose_attempts(candidates: Sequence[Candidate], fallbacks: Iterable[Grid]) -> tuple[Attempts, int]:
+    """(attempts, how many of them are fallbacks): the first two distinct grids of candidates, then fallbacks.
+
+    Fallbacks are drawn only as far as they are needed; ValueError when there are too few distinct grids.
+    """
+    chosen: list[Grid] = []
+    of_candidates = 0
+    grids = chain(((c.grid, 1) for c in candidates), ((grid, 0) for grid in fallbacks))
+    for grid, is_candidate in grids:
+        if not any(np.array_equal(grid, other) for other in chosen):
+            chosen.append(grid)
+            of_candidates += is_candidate
+        if len(chosen) == 2:
+            return Attempts(*chosen), 2 - of_candidates
+    raise ValueError(f"{len(chosen)} distinct grids among candidates and fallbacks, expected at least 2")
+
+
+def draft_submission(
+    tasks: Sequence[Task], tally: Tally, ranking: str = "count", second_ranking: str | None = None
+) -> Draft:
+    """Attempts at every output of every task, in order, with fallbacks where the tally has too few candidates.
+
+    `ranking` chooses attempt 1 and, unless a `second_ranking` does, attempt 2. The tally must be one over
+    `outputs_of(tasks)`, else ValueError.
+    """
+    if tally.outputs != outputs_of(tasks):
+        raise ValueError(f"a tally of {len(tally.outputs)} outputs, expected {len(outputs_of(tasks))} of these tasks")
+    by_id = {task.task_id: task for task in tasks}
+    if len(by_id) != len(tasks):
+        raise ValueError(f"{len(tasks)} tasks with {len(by_id)} different ids, expected unique ids in a submission")
+    submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
+    fallback_attempts = without = 0
+    for i, (task_id, test) in enumerate(tally.outputs):
+        ranked = tally.candidates(i, ranking, limit=2)
+        if second_ranking is not None:
+            ranked = (*ranked[:1], *tally.candidates(i, second_ranking, limit=2))
+        attempts, fallbacks = choose_attempts(ranked, fallback_grids(by_id[task_id], test))
+        submission[task_id].append(attempts)
+        fallback_attempts += fallbacks
+        without += not ranked
+    return Draft({key: tuple(attempts) for key, attempts in submission.items()}, fallback_attempts, without)
+
+
+def write_submission(path: Path | str, submission: Submission) -> None:
+    """Write the file atomically; raises InputError when that is impossible, leaving the old file."""
+    table = {
+        task_id: [{name: grid.tolist() for name, grid in attempts._asdict().items()} for attempts in outputs]
+        for task_id, outputs in submission.items()
+    }
+    write_atomic(path, orjson.dumps(table))
+
+
+def read_submission(path: Path | str) -> Submission:
+    """Read and validate a submission; raises InputError naming file, task, output and field."""
+    value = read_json(path)
+    if not isinstance(value, dict) or not value:
+        raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [attempts, ...], ...}}")
+    return {task_id: _parse_outputs(outputs, f"{path}: task {task_id}") for task_id, outputs in value.items()}
+
+
+def _parse_outputs(value: object, where: str) -> tuple[Attempts, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: found {describe(value)}, expected a list with one entry for each test input")
+    return tuple(_parse_attempts(entry, f"{where}, output {i}") for i, entry in enumerate(value))
+
+
+def _parse_attempts(value: object, where: str) -> Attempts:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: found {describe(value)}, expected an object with attempt_1 and attempt_2")
+    for name in Attempts._fields:
+        if name not in value:
+            raise InputError(f"{where}: {name} is missing, found fields {sorted(value)[:5]}")
+    unknown = sorted(value.keys() - set(Attempts._fields))
+    if unknown:
+        raise InputError(f"{where}: unknown field {unknown[0]}, expected attempt_1 and attempt_2 only")
+    return Attempts(*(parse_grid(value[name], f"{where}, {name}") for name in Attempts._fields))
+
+
+def check_complete(path: Path | str, submission: Submission, expected: Mapping[str, int], source: Path | str) -> None:
+    """Raise InputError unless the submission holds just the tasks of `source`, with as many outputs each."""
+    missing = [task_id for task_id in expected if task_id not in submission]
+    unknown = [task_id for task_id in submission if task_id not in expected]
+    if len(missing) == len(expected):
+        raise InputError(f"{path}: none of the {len(expected)} tasks of {source} is in it; is that another set?")
+    if missing:
+        raise InputError(f"{path}: lacks task {_listed(missing)}, expected all tasks of {source}")
+    if unknown:
+        raise InputError(f"{path}: unknown task {_listed(unknown)}, expected only tasks of {source}")
+    for task_id, count in expected.items():
+        if len(submission[task_id]) != count:
+            found = len(submission[task_id])
+            raise InputError(f"{path}: task {task_id} has {found} outputs, expected {count} as in {source}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

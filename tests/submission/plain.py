@@ -1,0 +1,102 @@
+"""The plain path from predictions to votes, one prediction at a time, and predictions to feed it with."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from data_prep.augment import Augmentation
+from data_prep.canvas import EOS, PAD, decode, encode
+from data_prep.grid import Grid, grid_digest
+from submission.candidates import Predictions
+
+# (output, grid digest) -> the halting probabilities of its votes, in feeding order
+PlainVotes = dict[tuple[int, str], list[float]]
+
+
+def augmentation_of(predictions: Predictions, i: int) -> Augmentation:
+    return Augmentation(int(predictions.dihedrals[i]), tuple(predictions.permutations[i].tolist()))
+
+
+def plain_grid(predictions: Predictions, i: int) -> Grid | None:
+    """Prediction i in the frame of its task."""
+    grid = decode(predictions.tokens[i], side=predictions.side)
+    return None if grid is None else augmentation_of(predictions, i).inverse().apply(grid)
+
+
+def plain_votes(predictions: Predictions) -> PlainVotes:
+    votes: PlainVotes = defaultdict(list)
+    for i in range(len(predictions.tokens)):
+        grid = plain_grid(predictions, i)
+        if grid is not None:
+            votes[int(predictions.outputs[i]), grid_digest(grid)].append(float(predictions.halting[i]))
+    return dict(votes)
+
+
+def plain_ranking(votes: PlainVotes, output: int) -> list[str]:
+    """Digests of the grids of one output, best first."""
+    own = {digest: halting for (i, digest), halting in votes.items() if i == output}
+    return sorted(own, key=lambda d: (-len(own[d]), -sum(own[d]) / len(own[d]), d))
+
+
+def random_augmentations(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(dihedral uint8[n], permutation uint8[n, 10]), colour 0 fixed."""
+    permutations = np.tile(np.arange(10, dtype=np.uint8), (n, 1))
+    permutations[:, 1:] = rng.permuted(permutations[:, 1:], axis=1)
+    return rng.integers(0, 8, n, dtype=np.uint8), permutations
+
+
+def random_predictions(
+    outputs: int, per_output: int, rng: np.random.Generator, side: int = 30, wrong: float = 0.3
+) -> Predictions:
+    """Predictions of a random grid for each output (3 cells a side or more), a share of them wrong.
+
+    Half of the wrong ones come from four repeated mistakes, the others differ each; a third of all wrong
+    ones has another size.
+    """
+    n = outputs * per_output
+    dihedrals, permutations = random_augmentations(n, rng)
+    tokens = np.empty((n, side * side), dtype=np.uint8)
+    for output in range(outputs):
+        right = rng.integers(0, 10, rng.integers(3, side + 1 - (side < 30), 2), dtype=np.uint8)
+        mistakes = [_mistaken(right, rng) for _ in range(4)]
+        for i in range(output * per_output, (output + 1) * per_output):
+            grid = right
+            if rng.random() < wrong:
+                grid = mistakes[rng.integers(4)] if rng.random() < 0.5 else _mistaken(right, rng)
+            augmentation = Augmentation(int(dihedrals[i]), tuple(permutations[i].tolist()))
+            tokens[i] = encode(augmentation.apply(grid), side=side)
+    return Predictions(
+        tokens,
+        rng.random(n, dtype=np.float32),
+        np.repeat(np.arange(outputs, dtype=np.int32), per_output),
+        dihedrals,
+        permutations,
+    )
+
+
+def _mistaken(grid: Grid, rng: np.random.Generator) -> Grid:
+    """The grid with one to three cells repainted, and every third time cut short."""
+    wrong = grid.copy()
+    for _ in range(rng.integers(1, 4)):
+        wrong[rng.integers(wrong.shape[0]), rng.integers(wrong.shape[1])] = rng.integers(0, 10)
+    if rng.random() < 1 / 3:
+        wrong = wrong[: rng.integers(2, wrong.shape[0] + 1), : rng.integers(2, wrong.shape[1] + 1)]
+    return wrong
+
+
+def weird_predictions(n: int, outputs: int, side: int, rng: np.random.Generator) -> Predictions:
+    """Canvases as an untrained model fills them: few colours so that grids repeat, stray PAD and EOS, a token 12."""
+    dihedrals, permutations = random_augmentations(n, rng)
+    tokens = rng.integers(2, 4, (n, side * side), dtype=np.uint8)
+    stray = rng.random((n, side * side)) < rng.choice([0.0, 0.05, 0.4, 1.0], (n, 1))
+    tokens[stray] = rng.choice(np.array([PAD, EOS, 12], dtype=np.uint8), int(stray.sum()))
+    drawn = rng.integers(0, outputs, n, dtype=np.int32)
+    return Predictions(tokens, rng.random(n, dtype=np.float32), drawn, dihedrals, permutations)
+
+
+def select(predictions: Predictions, rows: np.ndarray) -> Predictions:
+    """Those predictions only, in that order."""
+    names = ("tokens", "halting", "outputs", "dihedrals", "permutations", "closed", "puzzles")
+    values = {name: getattr(predictions, name) for name in names}
+    return replace(predictions, **{name: value[rows] for name, value in values.items() if value is not None})

@@ -1,0 +1,175 @@
+"""Every output gets two attempts, different ones, in order; the file carries just that."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.files import InputError
+from data_prep.grid import Grid
+from data_prep.tasks import Pair, Task
+from submission.attempts import (
+    Attempts,
+    check_complete,
+    choose_attempts,
+    draft_submission,
+    read_submission,
+    write_submission,
+)
+from submission.ranking import RANKINGS, grid_key
+from submission.vote import Tally, count_votes, outputs_of
+
+GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
+QUESTION = np.array([[1, 2, 3, 4, 5]], dtype=np.uint8)
+DEMONSTRATIONS = (Pair(QUESTION, QUESTION),)
+
+
+def task(task_id: str, tests: int) -> Task:
+    return Task(task_id, "own", DEMONSTRATIONS, tuple(Pair(QUESTION, None) for _ in range(tests)))
+
+
+TASKS = [task("zeta", 2), task("alpha", 1), task("mu", 3)]
+
+
+def tally(*ballots: tuple[int, int, float], tasks: list[Task] = TASKS) -> Tally:
+    """Votes as (output, number of the grid, halting probability)."""
+    result = Tally(outputs_of(tasks))
+    for output, grid, halting in ballots:
+        result.add(count_votes(np.array([output]), [grid_key(GRIDS[grid])], np.array([halting])))
+    return result
+
+
+def same(attempts: Attempts, *grids: Grid) -> bool:
+    return len(grids) == 2 and all(map(np.array_equal, attempts, grids))
+
+
+def test_the_two_best_candidates_are_handed_in() -> None:
+    draft = draft_submission(TASKS, tally((2, 7, 0.5), (2, 8, 0.6), (2, 8, 0.1), (2, 9, 0.9)))
+    assert same(draft.submission["alpha"][0], GRIDS[8], GRIDS[9])
+
+
+def test_a_single_candidate_is_followed_by_a_fallback() -> None:
+    draft = draft_submission(TASKS, tally((2, 7, 0.5)))
+    assert same(draft.submission["alpha"][0], GRIDS[7], QUESTION)
+    assert (draft.fallback_attempts, draft.outputs_without_candidates) == (11, 5)
+
+
+def test_a_fallback_that_repeats_the_candidate_is_passed_over() -> None:
+    tallied = tally()
+    tallied.add(count_votes(np.array([2]), [grid_key(QUESTION)], np.array([0.5])))
+    attempts = draft_submission(TASKS, tallied).submission["alpha"][0]
+    assert np.array_equal(attempts.attempt_1, QUESTION)
+    assert not np.array_equal(attempts.attempt_2, QUESTION)
+
+
+def test_without_any_candidate_everything_is_fallback_and_nothing_is_left_out() -> None:
+    draft = draft_submission(TASKS, tally())
+    assert list(draft.submission) == ["zeta", "alpha", "mu"]
+    assert [len(outputs) for outputs in draft.submission.values()] == [2, 1, 3]
+    assert draft.outputs_without_candidates == 6
+    assert draft.summary == "3 tasks, 6 outputs, 12 fallback attempts"
+    for outputs in draft.submission.values():
+        for attempts in outputs:
+            assert attempts.attempt_1.shape == QUESTION.shape
+            assert not np.array_equal(*attempts)
+
+
+def test_an_output_without_candidates_does_not_shift_the_others() -> None:
+    ballots = [(i, i, 0.5) for i in (0, 2, 3, 5)]
+    draft = draft_submission(TASKS, tally(*ballots))
+    assert same(draft.submission["zeta"][0], GRIDS[0], QUESTION)
+    assert np.array_equal(draft.submission["zeta"][1].attempt_1, QUESTION)
+    assert [outputs.attempt_1[0, 0] for outputs in draft.submission["mu"]] == [3, 1, 5]
+    assert draft.fallback_attempts == 4 + 2 * 2
+
+
+BALLOTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.floats(0, 1)), max_size=17)
+
+
+@given(BALLOTS)
+def test_attempts_differ_and_only_missing_candidates_are_replaced(ballots: list[tuple[int, int, float]]) -> None:
+    tallied = tally(*ballots)
+    draft = draft_submission(TASKS, tallied)
+    flat = [attempts for outputs in draft.submission.values() for attempts in outputs]
+    assert len(flat) == len(tallied.outputs)
+    for i, attempts in enumerate(flat):
+        best = tallied.candidates(i, limit=2)
+        assert not np.array_equal(*attempts)
+        assert all(np.array_equal(candidate.grid, grid) for candidate, grid in zip(best, attempts, strict=False))
+    assert draft.fallback_attempts == sum(2 - len(tallied.candidates(i, limit=2)) for i in range(6))
+
+
+def test_attempt_2_can_come_from_another_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RANKINGS, "halt", lambda ballot: (ballot.mean_halt,))
+    ballots = [(2, 1, 0.3), (2, 1, 0.3), (2, 1, 0.3), (2, 2, 0.1), (2, 2, 0.1), (2, 3, 0.9)]
+    draft = draft_submission(TASKS, tally(*ballots), "count", "halt")
+    assert same(draft.submission["alpha"][0], GRIDS[1], GRIDS[3])
+    draft = draft_submission(TASKS, tally(*ballots, (2, 1, 1.0), (2, 1, 1.0), (2, 3, 0.0)), "count", "halt")
+    assert same(draft.submission["alpha"][0], GRIDS[1], GRIDS[3])  # the best by the other ranking is attempt 1
+
+
+def test_an_unknown_ranking_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown ranking 'luck'"):
+        draft_submission(TASKS, tally((0, 1, 0.5)), "luck")
+
+
+def test_a_tally_of_other_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match="a tally of 6 outputs, expected 3 of these tasks"):
+        draft_submission(TASKS[:2], tally())
+    twice = [task("a", 1), task("a", 1)]
+    with pytest.raises(ValueError, match="2 tasks with 1 different ids"):
+        draft_submission(twice, tally(tasks=twice))
+
+
+def test_too_few_fallbacks_are_an_error_not_a_repetition() -> None:
+    with pytest.raises(ValueError, match="1 distinct grids"):
+        choose_attempts([], [GRIDS[1], GRIDS[1]])
+
+
+# The file ---------------------------------------------------------------------------------------------------
+
+
+def test_a_submission_survives_the_disk(tmp_path: Path) -> None:
+    submission = draft_submission(TASKS, tally((2, 7, 0.5), (4, 8, 0.6), (4, 9, 0.1))).submission
+    write_submission(tmp_path / "submission.json", submission)
+    loaded = read_submission(tmp_path / "submission.json")
+    assert list(loaded) == list(submission)
+    for task_id, outputs in submission.items():
+        for one, other in zip(outputs, loaded[task_id], strict=True):
+            assert same(one, *other)
+
+
+def test_the_file_is_what_the_competition_asks_for(tmp_path: Path) -> None:
+    write_submission(tmp_path / "s.json", {"t": (Attempts(GRIDS[1], QUESTION),)})
+    expected = {"t": [{"attempt_1": [[1, 1, 1], [1, 1, 1]], "attempt_2": [[1, 2, 3, 4, 5]]}]}
+    assert orjson.loads((tmp_path / "s.json").read_bytes()) == expected
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "submission.json"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        write_submission(path, {"t": (Attempts(GRIDS[1], QUESTION),)})
+    assert [p.name for p in tmp_path.iterdir()] == ["submission.json"]
+    with pytest.raises(InputError, match="cannot write"):
+        write_submission(tmp_path / "missing" / "submission.json", {"t": (Attempts(GRIDS[1], QUESTION),)})
+
+
+def test_completeness_is_checked_in_both_directions() -> None:
+    submission = draft_submission(TASKS, tally()).submission
+    check_complete("s.json", submission, {"alpha": 1, "mu": 3, "zeta": 2}, "c.json")
+    for expected, message in [
+        (
+            {"alpha": 1, "mu": 3, "zeta": 2, "nu": 1, "xi": 1},
+            "s.json: lacks task nu and 1 more, expected all",
+        ),
+        ({"alpha": 1, "mu": 3}, "s.json: unknown task zeta, expected only tasks of c.json"),
+        ({"alpha": 1, "mu": 2, "zeta": 2}, "s.json: task mu has 3 outputs, expected 2 as in c.json"),
+        ({"other": 1}, "s.json: none of the 1 tasks of c.json is in it"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            check_complete("s.json", submission, expected, "c.json")

@@ -1,0 +1,306 @@
+"""Votes add up, in any order, and rank by count, mean halting probability and digest."""
+
+import math
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.augment import Augmentation
+from data_prep.files import InputError, read_json
+from data_prep.grid import Grid, grid_digest
+from data_prep.tasks import Pair, Task
+from submission.candidates import Predictions, count_candidates
+from submission.ranking import RANKINGS, Ballot, grid_key, key_grid, rank
+from submission.score import score_ranked
+from submission.vote import Counted, Output, Tally, count_votes, outputs_of
+from tests.submission.plain import plain_ranking, plain_votes, select, weird_predictions
+
+SEEDS = st.integers(0, 2**32 - 1)
+OUTPUTS = tuple(Output(f"task{i // 2}", i % 2) for i in range(5))
+GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(7)]
+
+
+def votes(*ballots: tuple[int, int, float]) -> Counted:
+    """Votes as (output, number of the grid, halting probability), cast by puzzles 100, 101 ..."""
+    outputs, grids, halting = zip(*ballots, strict=True)
+    puzzles = np.arange(100, 100 + len(ballots))
+    return count_votes(np.array(outputs), [grid_key(GRIDS[i]) for i in grids], np.array(halting), puzzles)
+
+
+def tally(*passes: Counted) -> Tally:
+    result = Tally(OUTPUTS)
+    for counted in passes:
+        result.add(counted)
+    return result
+
+
+def ranking(tallied: Tally) -> list[tuple[Any, ...]]:
+    return [tallied.candidates(i) for i in range(len(tallied.outputs))]
+
+
+def colours(candidates: tuple[Any, ...]) -> list[int]:
+    return [int(candidate.grid[0, 0]) for candidate in candidates]
+
+
+def test_count_goes_first_then_mean_halting_then_digest() -> None:
+    counted = votes((0, 1, 0.9), (0, 2, 0.1), (0, 2, 0.2), (0, 3, 0.3), (0, 3, 0.4), (0, 4, 0.9), (0, 5, 0.5))
+    best_ties = sorted([1, 4], key=lambda i: grid_digest(GRIDS[i]))
+    assert colours(tally(counted).candidates(0)) == [3, 2, *best_ties, 5]
+
+
+def test_a_candidate_tells_what_speaks_for_it() -> None:
+    [candidate] = tally(votes((2, 6, 0.25), (2, 6, 0.75)), votes((2, 6, 0.5))).candidates(2)
+    assert (candidate.votes, candidate.mean_halt, candidate.puzzles) == (3, 0.5, (100, 101))
+    assert candidate.digest == grid_digest(GRIDS[6])
+    assert np.array_equal(candidate.grid, GRIDS[6])
+
+
+def test_an_output_without_votes_has_no_candidates() -> None:
+    tallied = tally(votes((2, 6, 0.25)))
+    assert [tallied.total(i) for i in range(5)] == [0, 0, 1, 0, 0]
+    assert tallied.candidates(0) == ()
+
+
+@given(SEEDS)
+def test_feeding_in_any_order_and_in_any_pieces_gives_the_same(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    predictions = weird_predictions(61, 5, 7, rng)
+    whole = tally(count_candidates(predictions))
+    order = np.split(rng.permutation(61), np.sort(rng.integers(0, 62, 3)))
+    pieces = [tally(count_candidates(select(predictions, rows))) for rows in order]
+    added = tally(*(count_candidates(select(predictions, rows)) for rows in order))
+    merged = Tally(OUTPUTS)
+    for piece in reversed(pieces):
+        merged.merge(piece)
+    assert ranking(whole) == ranking(added) == ranking(merged)
+
+
+@given(SEEDS)
+def test_the_order_equals_the_plain_ranking(seed: int) -> None:
+    predictions = weird_predictions(61, 5, 7, np.random.default_rng(seed))
+    predictions.halting[:] = np.round(predictions.halting * 4) / 4  # means tie often, and are exact
+    expected = plain_votes(predictions)
+    tallied = tally(count_candidates(predictions))
+    for output in range(5):
+        assert [c.digest for c in tallied.candidates(output)] == plain_ranking(expected, output)
+
+
+@given(SEEDS, st.integers(0, 9))
+def test_a_limit_gives_the_head_of_the_whole_ranking(seed: int, limit: int) -> None:
+    predictions = weird_predictions(61, 5, 7, np.random.default_rng(seed))
+    predictions.halting[:] = 0.5
+    tallied = tally(count_candidates(predictions))
+    for output in range(5):
+        assert tallied.candidates(output, limit=limit) == tallied.candidates(output)[:limit]
+
+
+def test_the_mean_does_not_depend_on_the_order_of_the_sum() -> None:
+    halting = np.array([0.1, 0.2, 0.3])
+    assert sum(halting) != sum(halting[::-1])  # in floating point it does
+    keys = [grid_key(GRIDS[0])] * 3
+    forward = count_votes(np.zeros(3, dtype=np.int32), keys, halting)
+    backward = count_votes(np.zeros(3, dtype=np.int32), keys, halting[::-1])
+    assert forward.halting.tolist() == backward.halting.tolist()
+
+
+def test_a_probability_that_is_no_number_counts_as_zero() -> None:
+    [candidate] = tally(votes((0, 1, math.nan), (0, 1, 0.5))).candidates(0)
+    assert (candidate.votes, candidate.mean_halt) == (2, 0.25)
+
+
+@pytest.mark.parametrize("logit", [-0.5, 1.5])
+def test_logits_are_refused(logit: float) -> None:
+    with pytest.raises(ValueError, match=r"halting probabilities from .* expected 0 to 1"):
+        votes((0, 1, 0.5), (0, 1, logit))
+
+
+def test_votes_for_an_output_that_is_not_ours_are_refused() -> None:
+    tallied = Tally(OUTPUTS[:2])
+    with pytest.raises(ValueError, match="output 4 of a tally with 2 outputs"):
+        tallied.add(votes((0, 1, 0.5), (4, 1, 0.5)))
+    assert tallied.total(0) == 0
+    with pytest.raises(ValueError, match="tallies of 2 and 5 outputs"):
+        tallied.merge(Tally(OUTPUTS))
+
+
+def test_outputs_are_listed_in_order_of_tasks_and_tests() -> None:
+    pair = Pair(GRIDS[0], None)
+    tasks = [Task("b", "own", (pair,), (pair, pair)), Task("a", "own", (pair,), (pair,))]
+    assert outputs_of(tasks) == (("b", 0), ("b", 1), ("a", 0))
+
+
+@given(st.integers(1, 30), st.integers(1, 30), SEEDS)
+def test_a_key_holds_the_grid(height: int, width: int, seed: int) -> None:
+    grid = np.random.default_rng(seed).integers(0, 10, (height, width), dtype=np.uint8)
+    assert np.array_equal(key_grid(grid_key(grid)), grid)
+    assert np.array_equal(key_grid(grid_key(grid.T)), grid.T)
+
+
+# Rankings ---------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_ranking_lists_the_valid_ones() -> None:
+    with pytest.raises(InputError, match="unknown ranking 'luck', expected one of: count"):
+        tally(votes((0, 1, 0.5))).candidates(0, "luck")
+
+
+def test_a_ranking_of_ones_own_can_be_given() -> None:
+    def fewest(ballot: Ballot) -> tuple[np.ndarray, ...]:
+        return (-ballot.votes,)
+
+    ballot = tally(votes((0, 1, 0.5), (0, 2, 0.5), (0, 1, 0.5))).ballot(0)
+    assert colours(rank(ballot, fewest)) == [2, 1]
+    assert colours(rank(ballot, RANKINGS["count"])) == [1, 2]
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+
+@given(seed=SEEDS)
+def test_a_tally_survives_the_disk_and_goes_on_adding(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = (count_candidates(weird_predictions(23, 5, 7, rng)) for _ in range(2))
+    path = tmp_path_factory.mktemp("tally") / "candidates.npz"
+    tally(first).save(path)
+    loaded = Tally.load(path)
+    assert loaded.outputs == OUTPUTS
+    assert ranking(loaded) == ranking(tally(first))
+    loaded.add(second)
+    assert ranking(loaded) == ranking(tally(first, second))
+
+
+def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
+    one, other = votes((0, 1, 0.5), (0, 2, 0.25)), votes((0, 3, 0.5), (3, 2, 0.25))
+    tally(one, other).save(tmp_path / "one.npz")
+    tally(other, one).save(tmp_path / "other.npz")
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_an_empty_tally_survives_the_disk(tmp_path: Path) -> None:
+    Tally(OUTPUTS).save(tmp_path / "x.npz")
+    assert ranking(Tally.load(tmp_path / "x.npz")) == [()] * 5
+
+
+def test_a_file_that_is_no_tally_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "candidates.npz"
+    with pytest.raises(InputError, match="cannot read"):
+        Tally.load(path)
+    tally(votes((0, 1, 0.5))).save(path)
+    good = path.read_bytes()
+    for bad in (b"", b"{}", good[: len(good) // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(InputError, match=r"candidates.npz: no candidates file .*, expected") as caught:
+            Tally.load(path)
+        assert "\n" not in str(caught.value)
+    np.savez(path, format=np.array("arc-trm candidates 0"))
+    with pytest.raises(InputError, match="candidates of format 'arc-trm candidates 0', expected"):
+        Tally.load(path)
+    np.savez(path, format=np.array("arc-trm candidates 1"), votes=np.zeros(3))
+    with pytest.raises(InputError, match="no candidates file"):
+        Tally.load(path)
+
+
+# The published vote -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published(shared_dir: Path) -> dict[str, Any]:
+    return read_json(shared_dir / "golden" / "arc_data.json")["vote"]
+
+
+@pytest.fixture(scope="module")
+def own(published: dict[str, Any]) -> Tally:
+    """Our tally of the published predictions; those whose input is not the task's belong to no output."""
+    outputs = [Output(result["task"], i) for result in published["results"] for i in range(len(result["tests"]))]
+    rows = [row for row in published["predictions"] if row["matches_test_input"]]
+    augmentations = [Augmentation.from_name(row["aug_name"])[1] for row in rows]
+    result = Tally(outputs)
+    result.add(
+        count_candidates(
+            Predictions(
+                np.array([[int(token, 16) for token in row["pred_seq"]] for row in rows], dtype=np.uint8),
+                np.array([1 / (1 + math.exp(-row["q_halt_logit"])) for row in rows], dtype=np.float32),
+                np.array([outputs.index((row["task"], row["test"])) for row in rows], dtype=np.int32),
+                np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
+                np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
+            )
+        )
+    )
+    return result
+
+
+def published_lists(published: dict[str, Any]) -> dict[str, list[list[Grid]]]:
+    """task -> outputs -> ranked grids, each once; the list of an output without predictions is empty."""
+    lists: dict[str, list[list[Grid]]] = {}
+    for result in published["results"]:
+        outputs = [list(attempts.values()) for attempts in result["attempts_K9"]]
+        outputs += [[] for _ in range(len(result["tests"]) - len(outputs))]
+        lists[result["task"]] = [_distinct(grids) for grids in outputs]
+    return lists
+
+
+def _distinct(grids: list[Any]) -> list[Grid]:
+    kept = [grid for i, grid in enumerate(grids) if grid not in grids[:i]]
+    return [np.array(grid, dtype=np.uint8).reshape(len(grid), -1 if grid else 0) for grid in kept]
+
+
+def solutions(published: dict[str, Any]) -> dict[str, list[Grid]]:
+    results = published["results"]
+    return {r["task"]: [np.array(test["output"], dtype=np.uint8) for test in r["tests"]] for r in results}
+
+
+def test_the_published_ranking_is_ours_but_for_the_order_of_ties(published: dict[str, Any], own: Tally) -> None:
+    lists = published_lists(published)
+    for i, (task_id, test) in enumerate(own.outputs):
+        left = [grid_digest(grid) for grid in lists[task_id][test] if grid.size]  # theirs lets nothing vote
+        for _, tied in groupby(own.candidates(i), key=lambda c: (c.votes, c.mean_halt)):
+            digests = [candidate.digest for candidate in tied]
+            assert set(left[: len(digests)]) == set(digests)
+            left = left[len(digests) :]
+        assert left == []
+
+
+def test_the_published_votes_are_ours(published: dict[str, Any], own: Tally) -> None:
+    expected = sorted(
+        (digest, len(probabilities), pytest.approx(sum(probabilities) / len(probabilities), abs=1e-7))
+        for state in published["state"]
+        for digest, probabilities in _by_digest(state["preds"]).items()
+    )
+    found = sorted((c.digest, c.votes, c.mean_halt) for i in range(len(own.outputs)) for c in own.candidates(i))
+    stray = {e[0] for e in expected} - {f[0] for f in found}
+    assert [e for e in expected if e[0] not in stray] == found
+    # Theirs keeps the empty grid and a prediction for an input that no task asks; ours has neither.
+    assert len(stray) == 2
+
+
+def _by_digest(predictions: list[tuple[str, float]]) -> dict[str, list[float]]:
+    result: dict[str, list[float]] = {}
+    for digest, probability in predictions:
+        result.setdefault(digest, []).append(probability)
+    return result
+
+
+def test_pass_at_k_of_the_published_lists_is_the_published_one(published: dict[str, Any]) -> None:
+    lists, known = published_lists(published), solutions(published)
+    metrics = published["metrics"]
+    assert len(metrics) == 6
+    for name, value in metrics.items():
+        k = int(name.split("@")[1])
+        assert score_ranked(lists, known, k).task_mean == pytest.approx(value, abs=1e-12)
+
+
+def test_pass_at_k_of_our_lists_is_no_lower(published: dict[str, Any], own: Tally) -> None:
+    ours: dict[str, list[list[Grid]]] = {}
+    for i, (task_id, _) in enumerate(own.outputs):
+        ours.setdefault(task_id, []).append([candidate.grid for candidate in own.candidates(i)])
+    known = solutions(published)
+    values = [score_ranked(ours, known, k).task_mean for k in (1, 2, 5, 10, 100, 1000)]
+    assert all(low <= high for low, high in pairwise(values))
+    # The empty grid is not in the way of the right one.
+    assert values[0] >= published["metrics"]["ARC/pass@1"] + 1 / 11 - 1e-12
+    assert values[2:] == pytest.approx([published["metrics"]["ARC/pass@5"]] * 4, abs=1e-12)
