@@ -9,7 +9,7 @@ give the candidates.
 """
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -170,33 +170,41 @@ class Leak:
 
 
 def find_leaks(training: Iterable[tuple[str, Sequence[tuple[int, PairDigest]]]], scored: Sequence[Task]) -> list[Leak]:
-    """The training pairs, given as (task name, [(pair index, digest), ...]), that equal a scored test pair.
+    """The training labels, given as (task name, [(pair index, digest), ...]), that equal a scored test pair.
 
-    Equal means up to symmetry. A pair that also equals a demonstration of the scored task is no leak: the
-    task itself shows it. Where the test output is hidden, a pair with the same input leaks if its task also
-    contains one of the scored task's demonstrations (small inputs alone are alike by chance).
+    Equal means up to symmetry. Where the test output is hidden, a label with the same input counts if its task
+    also contains a demonstration of the scored task (small inputs alone are alike by chance). Some tasks show
+    a turned copy of their own test pair as a demonstration: labels that hold all demonstrations of the scored
+    task, as its own do, leak only when they hold the pair more often than the task shows it.
     """
     answers, questions = _index_tests(scored)
     found = []
     for name, pairs in training:
-        known = {digest.pair for _, digest in pairs}
+        labels = Counter(digest.pair for _, digest in pairs)
+        inputs = Counter(digest.input for _, digest in pairs)
         for index, digest in pairs:
-            hits = [test for test in answers.get(digest.pair, ()) if digest.pair not in test.shown]
-            hits += [
-                test
-                for test in questions.get(digest.input, ())
-                if digest.pair not in test.shown and not known.isdisjoint(test.shown)
+            hits = [
+                asked.name
+                for asked in answers.get(digest.pair, ())
+                if labels[digest.pair] > (asked.shown[digest.pair] if asked.shown <= labels else 0)
             ]
-            found += [Leak(name, index, hit) for hit in dict.fromkeys(test.name for test in hits)]
+            hits += [
+                asked.name
+                for asked in questions.get(digest.input, ())
+                if asked.shown & labels
+                and inputs[digest.input] > (asked.inputs[digest.input] if asked.shown <= labels else 0)
+            ]
+            found += [Leak(name, index, hit) for hit in dict.fromkeys(hits)]
     return found
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A scored task by name, and the digests of the demonstrations that it shows."""
+    """A scored task by name, and how often its demonstrations show each pair and each input."""
 
     name: str
-    shown: frozenset[str]
+    shown: Counter[str]
+    inputs: Counter[str]
 
 
 def _index_tests(scored: Sequence[Task]) -> tuple[dict[str, list[_Asked]], dict[str, list[_Asked]]]:
@@ -204,7 +212,8 @@ def _index_tests(scored: Sequence[Task]) -> tuple[dict[str, list[_Asked]], dict[
     answers: dict[str, list[_Asked]] = defaultdict(list)
     questions: dict[str, list[_Asked]] = defaultdict(list)
     for task in scored:
-        asked = _Asked(task.name, frozenset(pair_digest(pair).pair for pair in task.demonstrations))
+        shown = [pair_digest(pair) for pair in task.demonstrations]
+        asked = _Asked(task.name, Counter(d.pair for d in shown), Counter(d.input for d in shown))
         for test in task.tests:
             digest = pair_digest(test)
             if test.output is None:

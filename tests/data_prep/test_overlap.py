@@ -1,0 +1,160 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.augment import Augmentation, dihedral
+from data_prep.overlap import PairDigest, equivalent, find_duplicates, find_leaks, pair_digest, trained_on
+from data_prep.store import TaskEntry, build_store
+from data_prep.tasks import Pair, Task
+from tests.data_prep.material import augmentations, grids, pair, random_task, task
+
+
+def recolour(value: Pair, element: int, colours: list[int]) -> Pair:
+    """A pair under a dihedral element and any permutation of the ten colours."""
+    table = np.array(colours, dtype=np.uint8)
+    return Pair(
+        dihedral(table[value.input], element),
+        None if value.output is None else dihedral(table[value.output], element),
+    )
+
+
+def recolour_task(made: Task, element: int, colours: list[int], **changes: object) -> Task:
+    demonstrations, tests = (
+        tuple(recolour(value, element, colours) for value in pairs) for pairs in (made.demonstrations, made.tests)
+    )
+    return replace(made, demonstrations=demonstrations, tests=tests, **changes)  # type: ignore[arg-type]
+
+
+COLOURS = st.permutations(range(10)).map(list)
+
+
+@given(st.builds(Pair, grids(6), st.none() | grids(6)), st.integers(0, 7), COLOURS)
+def test_pair_digests_do_not_see_symmetry(value: Pair, element: int, colours: list[int]) -> None:
+    digest = pair_digest(recolour(value, element, colours))
+    assert digest == pair_digest(value)
+    assert digest.input == pair_digest(Pair(value.input, None)).input
+    assert (digest.pair == "") == (value.output is None)
+    assert PairDigest.parse(str(digest)) == digest
+
+
+@given(st.builds(Pair, grids(3, 3), grids(3, 3)), st.builds(Pair, grids(3, 3), grids(3, 3)))
+@settings(max_examples=300)
+def test_pair_digests_are_equal_only_for_symmetric_pairs(a: Pair, b: Pair) -> None:
+    same = equivalent(task("a", [a], []), task("b", [b], []))
+    assert (pair_digest(a) == pair_digest(b)) == same
+
+
+def test_input_and_output_are_not_interchangeable() -> None:
+    assert pair_digest(pair(["12"], ["11"])) != pair_digest(pair(["11"], ["12"]))
+    assert pair_digest(pair(["12"], ["34"])) != pair_digest(pair(["12"], ["12"]))
+    # Cells of the output must not be read as cells of the input, nor two rows as one.
+    assert pair_digest(pair(["123"], ["4"])) != pair_digest(pair(["12"], ["34"]))
+    assert pair_digest(pair(["1", "2"], ["1122"])) != pair_digest(pair(["1", "2"], ["11", "22"]))
+
+
+@given(st.integers(0, 30), st.integers(0, 7), COLOURS, st.permutations(range(5)))
+@settings(max_examples=30)
+def test_duplicates_are_found_in_every_symmetry_and_order(
+    seed: int, element: int, colours: list[int], order: list[int]
+) -> None:
+    made = random_task(seed, "first")
+    pairs = [recolour_task(made, element, colours).pairs[i] for i in order]
+    again = task("second", pairs[:2], pairs[2:])
+    others = [random_task(seed + 100), random_task(seed + 200, "third")]
+    found = find_duplicates([others[0], made, others[1], again])
+    identical = element == 0 and colours == list(range(10))
+    assert [(d.first, d.second, d.exact) for d in found] == [("own/first", "own/second", identical)]
+
+
+def test_one_transformation_must_serve_all_pairs() -> None:
+    made = random_task(1, "a", colours=5)
+    turned_one_by_one = task(
+        "b",
+        [recolour(value, i, list(range(10))) for i, value in enumerate(made.demonstrations)],
+        [recolour(value, i + 3, list(range(10))) for i, value in enumerate(made.tests)],
+    )
+    swapped = [0, 2, 1, *range(3, 10)]
+    recoloured_once = replace(made, task_id="c", tests=(made.tests[0], recolour(made.tests[1], 0, swapped)))
+    for other in (turned_one_by_one, recoloured_once):
+        assert sorted(map(pair_digest, made.pairs), key=str) == sorted(map(pair_digest, other.pairs), key=str)
+        assert not equivalent(made, other)
+        assert find_duplicates([made, other]) == []
+
+
+def test_pairs_with_free_choice_are_matched_by_trying() -> None:
+    # Any single pair may map to any other; only one order makes the colours agree.
+    a = task("a", [pair(["12"], ["1"]), pair(["34"], ["3"])], [pair(["13"], ["1"])])
+    b = task("b", [pair(["57"], ["5"]), pair(["56"], ["5"])], [pair(["78"], ["7"])])
+    assert equivalent(a, b)
+    assert not equivalent(a, task("c", [pair(["57"], ["5"]), pair(["56"], ["5"])], [pair(["58"], ["5"])]))
+
+
+def labels(made: Task, only: slice = slice(None)) -> tuple[str, list[tuple[int, PairDigest]]]:
+    return made.name, list(enumerate(map(pair_digest, made.pairs)))[only]
+
+
+def hide(made: Task) -> Task:
+    return replace(made, tests=tuple(Pair(value.input, None) for value in made.tests))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@given(element=st.integers(0, 7), colours=COLOURS)
+@settings(max_examples=10)
+def test_a_label_that_is_a_scored_test_leaks(hidden: bool, element: int, colours: list[int]) -> None:
+    scored = random_task(5, "asked")
+    copy = recolour_task(scored, element, colours, task_id="copy")
+    found = find_leaks([labels(copy), labels(random_task(6))], [hide(scored) if hidden else scored])
+    assert [(leak.training, leak.pair, leak.scored) for leak in found] == [
+        ("own/copy", 3, "own/asked"),
+        ("own/copy", 4, "own/asked"),
+    ]
+
+
+def test_a_test_pair_among_the_demonstrations_of_another_task_leaks() -> None:
+    scored, other = random_task(5, "asked"), random_task(6, "other")
+    mixed = replace(other, demonstrations=(*other.demonstrations, scored.tests[1]))
+    assert [(leak.pair, leak.scored) for leak in find_leaks([labels(mixed)], [scored])] == [(3, "own/asked")]
+    # With the output hidden, an equal input alone may be chance: a shared demonstration must confirm it.
+    assert find_leaks([labels(mixed)], [hide(scored)]) == []
+    confirmed = replace(mixed, tests=scored.demonstrations[:1])
+    assert [leak.pair for leak in find_leaks([labels(confirmed)], [hide(scored)])] == [3]
+
+
+def test_what_the_task_shows_itself_is_no_leak() -> None:
+    scored = random_task(5, "asked")
+    turned = replace(scored, tests=(recolour(scored.demonstrations[0], 3, [1, 0, *range(2, 10)]), scored.tests[1]))
+    for asked in (turned, hide(turned)):
+        assert find_leaks([labels(asked, slice(3))], [asked]) == []
+        # A copy with the tests holds the pair once more, and what does not hold the whole task has no excuse.
+        assert [leak.pair for leak in find_leaks([labels(turned)], [asked])] == [0, 3, 4]
+        assert [leak.pair for leak in find_leaks([labels(turned, slice(2))], [asked])] == [0]
+
+
+def test_an_equal_input_with_another_output_is_no_leak() -> None:
+    scored = random_task(5, "asked")
+    other = replace(scored, task_id="other", tests=tuple(Pair(t.input, t.input) for t in scored.tests))
+    assert find_leaks([labels(other)], [scored]) == []
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@given(augmentation=augmentations())
+@settings(max_examples=5)
+def test_a_checkpoint_knows_what_it_was_trained_on(hidden: bool, augmentation: Augmentation) -> None:
+    whole, shown, unseen = random_task(1, "whole"), random_task(2, "shown"), random_task(3, "unseen")
+    store = build_store([TaskEntry.all_pairs(whole), TaskEntry.demonstrations_only(shown)], 0, 0)
+    kept = store.training_digests()
+    asked = [
+        recolour_task(made, augmentation.dihedral, list(augmentation.permutation)) for made in (unseen, shown, whole)
+    ]
+    overlap = trained_on([hide(made) for made in asked] if hidden else asked, kept)
+    assert overlap.tests == ("own/whole",)
+    assert overlap.demonstrations == ("own/shown", "own/whole")
+    assert trained_on(asked, ()).tests == ()
+
+
+def test_malformed_training_digests_are_refused() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        trained_on([random_task(0)], ["digest without-colon"])
