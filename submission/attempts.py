@@ -33,11 +33,30 @@ Submission: TypeAlias = dict[str, tuple[Attempts, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A complete submission, and how much of it is fallback."""
+    """A complete submission, and how much of it the model predicted."""
 
     submission: Submission
-    fallback_attempts: int  # attempts that no candidate could fill
-    outputs_without_candidates: int
+    # For every output the number of its attempts (0-2, the first ones) that are candidates, not fallbacks.
+    predicted_attempts: dict[str, tuple[int, ...]]
+
+    def predictions(self) -> dict[str, tuple[tuple[Grid, ...], ...]]:
+        """The attempts without fallbacks, for `score_ranked`: fallbacks solve a few tasks, the model did not."""
+        return {
+            task_id: tuple(tuple(attempts)[:n] for attempts, n in zip(outputs, counts, strict=True))
+            for (task_id, outputs), counts in zip(
+                self.submission.items(), self.predicted_attempts.values(), strict=True
+            )
+        }
+
+    @property
+    def fallback_attempts(self) -> int:
+        """Attempts that no candidate could fill."""
+        return 2 * self.outputs - sum(map(sum, self.predicted_attempts.values()))
+
+    @property
+    def outputs_without_candidates(self) -> int:
+        """Outputs whose attempts are both fallbacks."""
+        return sum(counts.count(0) for counts in self.predicted_attempts.values())
 
     @property
     def outputs(self) -> int:
@@ -81,16 +100,18 @@ def draft_submission(
     if len(by_id) != len(tasks):
         raise ValueError(f"{len(tasks)} tasks with {len(by_id)} different ids, expected unique ids in a submission")
     submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
-    fallback_attempts = without = 0
+    predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
     for i, (task_id, test) in enumerate(tally.outputs):
         ranked = tally.candidates(i, ranking, limit=2)
         if second_ranking is not None:
             ranked = (*ranked[:1], *tally.candidates(i, second_ranking, limit=2))
         attempts, fallbacks = choose_attempts(ranked, fallback_grids(by_id[task_id], test))
         submission[task_id].append(attempts)
-        fallback_attempts += fallbacks
-        without += not ranked
-    return Draft({key: tuple(attempts) for key, attempts in submission.items()}, fallback_attempts, without)
+        predicted[task_id].append(2 - fallbacks)
+    return Draft(
+        {task_id: tuple(outputs) for task_id, outputs in submission.items()},
+        {task_id: tuple(counts) for task_id, counts in predicted.items()},
+    )
 
 
 def write_submission(path: Path | str, submission: Submission) -> None:

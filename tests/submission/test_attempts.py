@@ -20,6 +20,7 @@ from submission.attempts import (
     write_submission,
 )
 from submission.ranking import RANKINGS, grid_key
+from submission.score import score, score_ranked
 from submission.vote import Tally, count_votes, outputs_of
 
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
@@ -84,6 +85,15 @@ def test_an_output_without_candidates_does_not_shift_the_others() -> None:
     assert np.array_equal(draft.submission["zeta"][1].attempt_1, QUESTION)
     assert [outputs.attempt_1[0, 0] for outputs in draft.submission["mu"]] == [3, 1, 5]
     assert draft.fallback_attempts == 4 + 2 * 2
+
+
+def test_the_model_alone_is_scored_without_fallbacks() -> None:
+    draft = draft_submission(TASKS, tally((0, 0, 0.5), (3, 7, 0.5), (3, 8, 0.4)))
+    predicted = draft.predictions()
+    assert [[len(grids) for grids in outputs] for outputs in predicted.values()] == [[1, 0], [0], [2, 0, 0]]
+    solutions = {"zeta": [GRIDS[0], QUESTION], "alpha": [QUESTION], "mu": [GRIDS[8], QUESTION, GRIDS[1]]}
+    assert score(draft.submission, solutions).outputs_solved == 5
+    assert score_ranked(predicted, solutions, k=2).outputs_solved == 2
 
 
 BALLOTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.floats(0, 1)), max_size=17)
