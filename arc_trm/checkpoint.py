@@ -67,21 +67,24 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
 def _replace_folder(fresh: Path, folder: Path) -> None:
     """Rename `fresh` to `folder`; a folder cannot be renamed over a full one, so the old one steps aside first."""
     if folder.exists():
-        aside = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        fresh.rename(folder)
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        fresh.rename(folder)
+        shutil.rmtree(_aside(folder), ignore_errors=True)
+        folder.rename(_aside(folder))
+    fresh.rename(folder)
     sync_folder(folder.parent)
+    shutil.rmtree(_aside(folder), ignore_errors=True)
 
 
 def read_folder(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of a folder of `kind`; raises InputError when it is missing, truncated or altered."""
+    if not folder.exists() and _aside(folder).exists():  # killed between the two renames of a replacement
+        folder = _aside(folder)
     facts = read_json(folder / f"{kind}.json")
     if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
         raise InputError(f"{folder / kind}.json: not a file of format {FORMATS[kind]}")
@@ -129,7 +132,7 @@ def write_export(folder: Path, export: Export) -> None:
 def read_export(path: Path) -> Export:
     """The export in `path`, which is an export folder or a run folder that holds one."""
     folder = path if (path / "export.json").is_file() else path / "export"
-    if not (folder / "export.json").is_file():
+    if not any((place / "export.json").is_file() for place in (folder, _aside(folder))):
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )

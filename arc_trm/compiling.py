@@ -1,0 +1,25 @@
+"""torch.compile where the toolchain allows it, eager with one clear line where it does not."""
+
+import importlib.util
+import shutil
+import sys
+
+import torch
+from torch import nn
+
+
+def missing_toolchain(device: torch.device) -> str | None:
+    """What torch.compile lacks for `device`, or None: a C++ compiler on a CPU, Triton on a GPU."""
+    if device.type == "cuda":
+        return None if importlib.util.find_spec("triton") else "Triton is not installed"
+    compilers = ("g++", "c++", "clang++")
+    return None if any(map(shutil.which, compilers)) else "there is no C++ compiler"
+
+
+def compile_or_explain(model: nn.Module, device: torch.device) -> nn.Module:
+    """`model` compiled with static shapes, a graph per canvas size; itself, with a line on stderr, if it cannot be."""
+    lacking = missing_toolchain(device)
+    if lacking is not None:
+        print(f"note: running without torch.compile: {lacking}", file=sys.stderr)
+        return model
+    return torch.compile(model, dynamic=False)  # type: ignore[return-value]

@@ -1,0 +1,75 @@
+"""A built dataset as the trainer needs it: sources for the batch slots, the length of an epoch, what to remember."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arc_trm.batches import ArcSource, sources_by_side
+from arc_trm.config import RunConfig
+from arc_trm.naming import PuzzleNaming
+from arc_trm.trainer import Part
+from data_prep.files import InputError
+from data_prep.store import ArcStore, open_store
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run is trained on."""
+
+    store: ArcStore
+    parts: list[Part]
+    examples_per_epoch: int
+    naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to; None where there is one row
+    training_tasks: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """arc, sudoku or maze."""
+        return str(self.store.manifest["kind"])
+
+    def planned_steps(self, config: RunConfig) -> int:
+        """Optimiser steps of the whole run: `train.steps`, or as many as `train.epochs` take."""
+        return config.train.steps or max(1, config.train.epochs * self.examples_per_epoch // config.train.batch_size)
+
+
+def open_training_data(folder: Path, config: RunConfig, device: torch.device) -> TrainingData:
+    """Open the dataset in `folder`; raises InputError when it is none, or is not what `config` is for."""
+    store = open_store(folder)
+    return arc_data(store, config, device)
+
+
+def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> TrainingData:
+    """An ARC dataset on the full canvas, or on one window size per part."""
+    train = config.train
+    try:
+        if train.canvas == "full":
+            sources = [ArcSource(store, seed=config.seed, batch_size=train.batch_size, device=device)]
+        else:
+            sources = sources_by_side(
+                store, seed=config.seed, batch_size=train.batch_size, device=device, multiple=train.share_multiple
+            )
+    except ValueError as error:
+        raise InputError(f"this dataset and these settings: {error}") from error
+    _check(
+        config, "arc", sources[0].vocab_size, max(source.seq_len for source in sources), window=train.canvas != "full"
+    )
+    return TrainingData(
+        store,
+        [Part(source, source.batch_size) for source in sources],
+        int(store.pair_training.sum()),
+        PuzzleNaming.of(store),
+        store.training_digests(),
+        {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "corpora")},
+    )
+
+
+def _check(config: RunConfig, kind: str, vocab_size: int, tokens: int, window: bool = False) -> None:
+    model = config.model
+    if model.vocab_size != vocab_size or (tokens > model.seq_len if window else tokens != model.seq_len):
+        raise InputError(
+            f"the dataset ({kind}) has {tokens} tokens of {vocab_size} kinds, "
+            f"the model is for {model.seq_len} of {model.vocab_size}: choose a preset for this data"
+        )

@@ -1,0 +1,99 @@
+"""Predict test outputs under augmentations and turn the answers into votes.
+
+Every puzzle of a task answers in its own colours and orientation; the votes are counted after undoing both. A task may
+be answered in a small window of the canvas, chosen from what is visible; an answer that its window does not close with
+EOS may go on beyond it and is repeated on the full canvas.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from accelerate import Accelerator
+from numpy.typing import NDArray
+
+from arc_trm.batches import ArcBatches
+from arc_trm.evaluate import Predicted, Predictor, predict
+from arc_trm.sampler import Rows
+from data_prep.canvas import CANVAS_SIDE, closed, largest_rectangles
+from data_prep.store import ArcStore
+from submission.candidates import Predictions, count_candidates
+from submission.vote import Output, Tally
+
+
+def outputs_of_store(store: ArcStore) -> tuple[tuple[Output, ...], NDArray[np.int32]]:
+    """The asked outputs of the scored groups by name, and int32[P]: which of them each pair asks for, -1 none."""
+    outputs: list[Output] = []
+    asked = np.full(len(store.pair_groups), -1, np.int32)
+    for number, group in enumerate(store.groups):
+        if group.scored:
+            pairs = np.arange(store.group_pairs[number], store.group_pairs[number + 1])
+            for pair in pairs[store.pair_tests[pairs] >= 0].tolist():
+                asked[pair] = len(outputs)
+                outputs.append(Output(group.name, int(store.pair_tests[pair])))
+    return tuple(outputs), asked
+
+
+@dataclass
+class Voter:
+    """Answers rows of a store and counts the votes; the tables that batches are cut from are made once."""
+
+    store: ArcStore
+    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for
+    batch_size: int
+    accelerator: Accelerator
+    windows: bool = False  # answer each task in the window that its visible grids need
+    _batches: dict[int, ArcBatches] = field(default_factory=dict)
+
+    def vote(self, predictor: Predictor, rows: Rows, tally: Tally, progress: Callable[[int], object]) -> None:
+        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled."""
+        unsettled: list[Rows] = []
+        for side, part in self._by_side(rows):
+            for predicted in predict(predictor, self._made(side), part, self._rows_at_once(side), self.accelerator):
+                settled = self._count(predicted, side, tally)
+                unsettled.append(predicted.rows[np.flatnonzero(~settled)])
+                progress(int(settled.sum()))
+        for part in unsettled:
+            for predicted in predict(
+                predictor, self._made(CANVAS_SIDE), part, self._rows_at_once(CANVAS_SIDE), self.accelerator
+            ):
+                progress(int(self._count(predicted, CANVAS_SIDE, tally).size))
+
+    def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        if not self.windows:
+            yield CANVAS_SIDE, rows
+            return
+        sides = np.array([group.side for group in self.store.groups])[self.store.pair_groups[rows.pairs]]
+        for side in np.unique(sides).tolist():
+            yield side, rows[np.flatnonzero(sides == side)]
+
+    def _rows_at_once(self, side: int) -> int:
+        """Rows of a batch: as many tokens as `batch_size` full canvases have."""
+        return max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
+
+    def _made(self, side: int) -> ArcBatches:
+        if side not in self._batches:
+            sides = np.array([group.side for group in self.store.groups])
+            asking = np.unique(self.store.pair_groups[self.asked >= 0]).astype(np.int64)
+            groups = asking if side == CANVAS_SIDE else asking[sides[asking] == side]
+            self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups)
+        return self._batches[side]
+
+    def _count(self, predicted: Predicted, side: int, tally: Tally) -> NDArray[np.bool_]:
+        """Add the votes of a batch; returns which rows are settled, bool [n]: all, or those closed in their window."""
+        puzzles = predicted.rows.puzzles
+        settled = np.ones(len(predicted.rows), bool)
+        if side != CANVAS_SIDE:
+            heights, widths = largest_rectangles(predicted.tokens, side)
+            settled = closed(predicted.tokens, heights, widths, side)
+        predictions = Predictions(
+            predicted.tokens,
+            predicted.halting,
+            self.asked[predicted.rows.pairs],
+            self.store.puzzle_dihedrals[puzzles],
+            self.store.puzzle_permutations[puzzles],
+            settled,
+            puzzles,
+        )
+        tally.add(count_candidates(predictions))
+        return settled
