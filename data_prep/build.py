@@ -13,7 +13,8 @@ from typing import Any
 from data_prep import conceptarc, maze, sudoku
 from data_prep.corpus import PINNED, RECIPES, Corpus, Merge, conceptarc_corpus, merge, own_corpus, pinned_corpus
 from data_prep.files import InputError, run_program
-from data_prep.store import ArcStore, build_store, refuse_foreign, save
+from data_prep.folder import refuse_foreign
+from data_prep.store import ArcStore, build_store, save
 
 SOURCE_HELP = "a file or folder of tasks (SOLUTIONS: Kaggle's file of outputs), or a corpus: " + ", ".join(PINNED)
 

@@ -1,19 +1,14 @@
-"""The dataset on disk: a folder with manifest.json, groups.json and one .npy file per array.
+"""The ARC dataset: base pairs once, and a puzzle table of 15 bytes a puzzle; in memory or in a folder.
 
-Base pairs are stored once; a puzzle is 15 bytes (group, dihedral element, colour permutation). Placement and
-EOS are applied when a batch is made. This is the only module that knows the format.
+A puzzle is a group, a dihedral element and a colour permutation. Augmentation, placement and EOS are applied
+when a batch is made. On disk: manifest.json, groups.json and one .npy file per array (see data_prep.folder).
 """
 
 import hashlib
-import importlib.metadata
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,17 +16,23 @@ from numpy.typing import NDArray
 
 from data_prep.augment import Augmentation, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
-from data_prep.files import InputError, file_digest, read_json, sync_folder, write_atomic
+from data_prep.files import InputError, read_json
+from data_prep.folder import (
+    MANIFEST as MANIFEST,  # for those who open datasets
+)
+from data_prep.folder import (
+    VERSION,
+    ArrayTable,
+    Manifest,
+    load_arrays,
+    new_manifest,
+    read_manifest,
+    save_arrays,
+    verify_digests,
+)
 from data_prep.grid import Grid
 from data_prep.overlap import pair_digest
 from data_prep.tasks import Pair, Task, task_digest
-
-FORMAT = "arc-trm-dataset"
-VERSION = 1
-MANIFEST = "manifest.json"
-GROUPS = "groups.json"
-
-Manifest: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Group:
         return f"{self.corpus}/{self.task_id}"
 
 
-ARC_ARRAYS: dict[str, tuple[type[np.generic], tuple[int | str, ...]]] = {
-    # name: (type, shape); equal letters are equal lengths, G1 is one more than the number of groups
+GROUPS = "groups.json"
+ARC_ARRAYS: ArrayTable = {  # G1 is one more than the number of groups
     "cells": (np.uint8, ("C",)),
     "pair_offsets": (np.int64, ("P", 2)),
     "pair_shapes": (np.uint8, ("P", 4)),
@@ -144,9 +145,6 @@ class ArcStore:
     def training_digests(self) -> tuple[str, ...]:
         """One line a training task, content digest and label digests: what exports keep for `trained_on`."""
         return tuple(" ".join((group.digest, *group.labels)) for group in self.groups if group.labels)
-
-
-Store: TypeAlias = ArcStore
 
 
 def build_store(
@@ -260,19 +258,6 @@ def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict
 # On disk ------------------------------------------------------------------------------------------------
 
 
-def new_manifest(kind: str, facts: Mapping[str, Any]) -> Manifest:
-    """A manifest of this format for a dataset of `kind`, with the package version and further facts."""
-    return {"format": FORMAT, "version": VERSION, "kind": kind, "package": package_version(), **facts}
-
-
-def package_version() -> str:
-    """The version of the installed project, "unknown" when it runs from a bare source tree."""
-    try:
-        return importlib.metadata.version("arc-trm")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def save(store: ArcStore, folder: Path | str) -> None:
     """Write the store so that `folder` holds either what it held before or the whole new dataset.
 
@@ -280,84 +265,6 @@ def save(store: ArcStore, folder: Path | str) -> None:
     """
     files = {GROUPS: orjson.dumps([asdict(group) for group in store.groups])}
     save_arrays(folder, store.manifest, {name: getattr(store, name) for name in ARC_ARRAYS}, files)
-
-
-def save_arrays(
-    folder: Path | str,
-    manifest: Manifest,
-    arrays: Mapping[str, NDArray[Any]],
-    files: Mapping[str, bytes] | None = None,
-) -> None:
-    """Write arrays, further files and a manifest with the digests of both as one dataset folder, atomically."""
-    with _replacing(Path(folder)) as temporary:
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        for name, data in (files or {}).items():
-            write_atomic(temporary / name, data)
-        digests = {file.name: file_digest(file) for file in sorted(temporary.iterdir())}
-        for file in temporary.iterdir():
-            _flush(file)
-        data = orjson.dumps({**manifest, "digests": digests}, option=orjson.OPT_INDENT_2)
-        write_atomic(temporary / MANIFEST, data)
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that takes its place when the block succeeds."""
-    refuse_foreign(folder)
-    temporary = old = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        # mkdtemp makes folders private; give the result the mode an ordinary mkdir would have given it.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
-        yield temporary
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-            folder.rename(old / folder.name)
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if old is not None:
-                (old / folder.name).rename(folder)
-            raise
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
-    finally:
-        for leftover in (temporary, old):
-            if leftover is not None:
-                shutil.rmtree(leftover, ignore_errors=True)
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Raise InputError when `folder` exists and is anything but an empty folder or a dataset of ours."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is a file, expected a folder for the dataset")
-    if any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise InputError(f"{folder}: holds other files, expected a new folder or an older dataset")
-
-
-def _flush(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())
-
-
-def read_manifest(folder: Path | str, kinds: Sequence[str]) -> Manifest:
-    """The manifest of a dataset folder; raises InputError when format, version or kind is not ours."""
-    path = Path(folder) / MANIFEST
-    manifest = read_json(path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{path}: not the manifest of a dataset, expected format {FORMAT}")
-    if manifest.get("version") != VERSION:
-        raise InputError(f"{path}: dataset version {manifest.get('version')}, expected {VERSION}")
-    if manifest.get("kind") not in kinds:
-        raise InputError(f"{path}: dataset of kind {manifest.get('kind')}, expected {' or '.join(kinds)}")
-    return manifest
 
 
 def load(folder: Path | str, verify: bool = False) -> ArcStore:
@@ -381,37 +288,7 @@ def _read_groups(path: Path) -> tuple[Group, ...]:
         raise InputError(f"{path}: not the groups of a dataset of version {VERSION}") from error
 
 
-def load_arrays(
-    folder: Path,
-    expected: Mapping[str, tuple[type[np.generic], tuple[int | str, ...]]],
-    lengths: dict[str, int],
-) -> dict[str, NDArray[Any]]:
-    """Memory maps of the expected arrays; letters in the shapes must agree with each other and `lengths`."""
-    arrays = {}
-    for name, (kind, letters) in expected.items():
-        path = folder / f"{name}.npy"
-        try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path}: cannot read ({error})") from error
-        shape = tuple(
-            lengths.setdefault(letter, size) if isinstance(letter, str) else letter
-            for letter, size in zip(letters, array.shape, strict=False)
-        )
-        if array.dtype != kind or array.shape != shape or len(shape) != len(letters):
-            raise InputError(f"{path}: found {array.dtype}{list(array.shape)}, expected {kind.__name__}{list(shape)}")
-        arrays[name] = array
-    return arrays
-
-
-def verify_digests(folder: Path, manifest: Manifest) -> None:
-    """Raise InputError naming the first file whose content is not what the manifest recorded."""
-    for name, digest in manifest.get("digests", {}).items():
-        if file_digest(folder / name) != digest:
-            raise InputError(f"{folder / name}: the content differs from the manifest's digest")
-
-
-def open_store(folder: Path | str) -> Store:
+def open_store(folder: Path | str) -> ArcStore:
     """Open a dataset of any kind."""
     openers = {"arc": load}
     kind = read_manifest(folder, list(openers))["kind"]

@@ -1,0 +1,246 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.augment import IDENTITY
+from data_prep.canvas import choose_side
+from data_prep.files import InputError
+from data_prep.folder import read_manifest
+from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
+from data_prep.tasks import Pair, task_digest
+from tests.conftest import REPOSITORY
+from tests.data_prep.material import grid, pair, random_task, task
+
+HIDDEN = replace(random_task(2, "hidden"), tests=(Pair(grid(["123"]), None), Pair(grid(["4"]), None)))
+ENTRIES = (
+    TaskEntry.all_pairs(random_task(0, "whole")),
+    TaskEntry.demonstrations_only(random_task(1, "asked", corpus="other")),
+    TaskEntry.demonstrations_only(HIDDEN),
+    TaskEntry(random_task(3, "partly"), (True, False, True, False, True), scored=False),
+)
+
+
+@pytest.fixture(scope="module")
+def store() -> ArcStore:
+    return build_store(ENTRIES, augmentations=13, seed=7, manifest={"recipe": "test"})
+
+
+def check_equal(a: ArcStore, b: ArcStore) -> None:
+    assert a.groups == b.groups
+    for name in ARC_ARRAYS:
+        left, right = getattr(a, name), getattr(b, name)
+        assert left.dtype == right.dtype
+        assert np.array_equal(left, right)
+
+
+def test_every_grid_comes_back(store: ArcStore) -> None:
+    pairs = [(g, i, p) for g, entry in enumerate(ENTRIES) for i, p in enumerate(entry.task.pairs)]
+    assert len(pairs) == len(store.pair_groups)
+    for index, (group, i, wanted) in enumerate(pairs):
+        assert store.pair_groups[index] == group
+        assert store.group_pairs[group] + i == index
+        assert store.pair_tests[index] == (i - 3 if i >= 3 else -1)
+        assert store.pair_training[index] == ENTRIES[group].training[i]
+        assert np.array_equal(store.input(index), wanted.input)
+        output = store.output(index)
+        assert (output is None) == (wanted.output is None)
+        if output is not None and wanted.output is not None:
+            assert np.array_equal(output, wanted.output)
+
+
+def test_puzzles_lie_with_their_groups(store: ArcStore) -> None:
+    assert np.array_equal(np.diff(store.group_puzzles), [14] * 4)
+    assert np.array_equal(store.puzzle_groups, np.repeat(np.arange(4), 14))
+    for group, start in enumerate(store.group_puzzles[:-1]):
+        name = ENTRIES[group].task.name
+        assert store.augmentation(start) == IDENTITY
+        assert store.puzzle_name(start) == name
+        assert store.puzzle_name(start + 1) == store.augmentation(start + 1).to_name(name) != name
+
+
+def test_groups_describe_their_tasks(store: ArcStore) -> None:
+    assert [group.name for group in store.groups] == ["own/whole", "other/asked", "own/hidden", "own/partly"]
+    assert [group.scored for group in store.groups] == [False, True, True, False]
+    assert [group.digest for group in store.groups] == [task_digest(entry.task) for entry in ENTRIES]
+    assert [group.side for group in store.groups] == [choose_side(entry.visible) for entry in ENTRIES]
+    assert [len(group.labels) for group in store.groups] == [5, 3, 3, 3]
+    assert len(store.training_digests()) == 4
+
+
+def test_the_manifest_counts(store: ArcStore) -> None:
+    assert store.manifest["counts"] == {
+        "groups": 4,
+        "pairs": 20,
+        "puzzles": 56,
+        "training_pairs": 5 + 3 + 3 + 3,
+        "scored_outputs": 4,
+    }
+    facts = {"kind": "arc", "seed": 7, "augmentations": 13, "recipe": "test", "leak": [], "canvas_side": 30}
+    assert facts.items() <= store.manifest.items()
+
+
+def test_the_side_and_the_puzzles_do_not_depend_on_hidden_outputs() -> None:
+    shown = random_task(1, "asked")
+    large = replace(shown, tests=tuple(Pair(p.input, np.full((30, 30), 9, np.uint8)) for p in shown.tests))
+    hidden = replace(shown, tests=tuple(Pair(p.input, None) for p in shown.tests))
+    stores = [build_store([TaskEntry.demonstrations_only(t)], 50, 0) for t in (shown, large, hidden)]
+    for other in stores[1:]:
+        assert other.groups[0].side == stores[0].groups[0].side
+        assert np.array_equal(other.puzzle_permutations, stores[0].puzzle_permutations)
+        assert np.array_equal(other.puzzle_dihedrals, stores[0].puzzle_dihedrals)
+
+
+def test_a_label_larger_than_the_rest_widens_the_side() -> None:
+    made = random_task(1)
+    wide = replace(made, tests=(Pair(made.tests[0].input, np.zeros((2, 17), np.uint8)),))
+    assert build_store([TaskEntry.demonstrations_only(wide)], 0, 0).groups[0].side == 16
+    assert build_store([TaskEntry.all_pairs(wide)], 0, 0).groups[0].side == 21
+
+
+def test_a_task_gets_the_same_puzzles_in_every_company(store: ArcStore) -> None:
+    alone = build_store(ENTRIES[1:2], 13, 7)
+    assert np.array_equal(alone.puzzle_permutations, store.puzzle_permutations[14:28])
+    other_seed = build_store(ENTRIES[1:2], 13, 8)
+    assert not np.array_equal(alone.puzzle_permutations, other_seed.puzzle_permutations)
+
+
+def test_few_puzzles_where_few_exist() -> None:
+    small = task("small", [pair(["010", "101", "010"], ["1"])], [pair(["1"], None)])
+    built = build_store([TaskEntry.demonstrations_only(small), ENTRIES[0]], 100, 0)
+    assert np.array_equal(built.group_puzzles, [0, 9, 110])
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    with pytest.raises(InputError, match="no task to build a dataset from"):
+        build_store([], 1, 0)
+    with pytest.raises(InputError, match="own/whole occurs twice"):
+        build_store([ENTRIES[0], ENTRIES[0]], 1, 0)
+    with pytest.raises(ValueError, match="own/hidden: a pair without output cannot train"):
+        build_store([TaskEntry(HIDDEN, (True,) * 5, scored=False)], 1, 0)
+
+
+def test_a_store_survives_the_disk_without_copying(store: ArcStore, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    save(store, folder)
+    loaded = load(folder, verify=True)
+    check_equal(loaded, store)
+    assert store.manifest.items() <= loaded.manifest.items()
+    assert all(isinstance(getattr(loaded, name), np.memmap) for name in ARC_ARRAYS)
+    assert sorted(loaded.manifest["digests"]) == sorted([f"{name}.npy" for name in ARC_ARRAYS] + ["groups.json"])
+    check_equal(open_store(folder), store)
+    assert [entry.name for entry in folder.parent.iterdir()] == ["data"]
+
+
+def test_saving_replaces_the_older_dataset_as_a_whole(store: ArcStore, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()  # an empty folder may be taken
+    save(store, folder)
+    (folder / "left from an older version.npy").touch()
+    before = load(folder)
+    other = build_store(ENTRIES[:1], 3, 0)
+    save(other, folder)
+    check_equal(load(folder, verify=True), other)
+    check_equal(before, store)  # who had it open keeps reading the old content
+    assert len(list(folder.iterdir())) == len(ARC_ARRAYS) + 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_failed_save_leaves_the_older_dataset(
+    store: ArcStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    save(store, folder)
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "save", full)
+        with pytest.raises(InputError, match="No space left on device"):
+            save(build_store(ENTRIES[:1], 3, 0), folder)
+    original = Path.rename
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Path, "rename", lambda a, b: full() if b == folder and ".old." not in str(a) else original(a, b)
+        )
+        with pytest.raises(InputError, match="cannot write"):
+            save(build_store(ENTRIES[:1], 3, 0), folder)
+    check_equal(load(folder, verify=True), store)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_folder_of_something_else_is_never_touched(store: ArcStore, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files, expected a new folder or an older dataset"):
+        save(store, tmp_path)
+    with pytest.raises(InputError, match="is a file, expected a folder"):
+        save(store, tmp_path / "notes.txt")
+    with pytest.raises(InputError, match="cannot write"):
+        save(store, tmp_path / "notes.txt" / "below")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_damage_is_found(store: ArcStore, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    save(store, folder)
+    damage(folder / "cells.npy")
+    load(folder)
+    with pytest.raises(InputError, match="the content differs from the manifest's digest"):
+        load(folder, verify=True)
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda f: (f / "cells.npy").unlink(), "cells.npy: cannot read"),
+        (lambda f: (f / "cells.npy").write_bytes(b"x"), "cells.npy: cannot read"),
+        (lambda f: (f / "cells.npy").write_bytes(b""), "cells.npy: cannot read"),
+        (lambda f: np.save(f / "cells.npy", np.zeros(3, np.int8)), "found int8[3], expected uint8[3]"),
+        (lambda f: np.save(f / "pair_tests.npy", np.zeros(3, np.int16)), "found int16[3], expected int16[20]"),
+        (lambda f: np.save(f / "pair_tests.npy", np.zeros((20, 2), np.int16)), "found int16[20, 2], expected"),
+        (lambda f: np.save(f / "group_pairs.npy", np.zeros(4, np.int32)), "found int32[4], expected int32[5]"),
+        (lambda f: (f / "groups.json").write_text("[{}]"), "groups.json: not the groups of a dataset"),
+        (lambda f: (f / "groups.json").write_text("[3]"), "groups.json: not the groups of a dataset"),
+        (lambda f: (f / "manifest.json").write_text("3"), "manifest.json: not the manifest of a dataset"),
+        (lambda f: (f / "manifest.json").unlink(), "manifest.json: cannot read"),
+        (lambda f: edit_manifest(f, version=99), "manifest.json: dataset version 99, expected 1"),
+        (lambda f: edit_manifest(f, format="zip"), "manifest.json: not the manifest of a dataset"),
+        (lambda f: edit_manifest(f, kind="chess"), "manifest.json: dataset of kind chess, expected arc"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(store: ArcStore, tmp_path: Path, break_it: object, message: str) -> None:
+    folder = tmp_path / "data"
+    save(store, folder)
+    break_it(folder)  # type: ignore[operator]
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_manifest_can_be_read_alone(store: ArcStore, tmp_path: Path) -> None:
+    save(store, tmp_path / "data")
+    assert read_manifest(tmp_path / "data", ["arc", "maze"])["counts"]["groups"] == 4
+    with pytest.raises(InputError, match="dataset of kind arc, expected maze or sudoku"):
+        read_manifest(tmp_path / "data", ["maze", "sudoku"])
+
+
+def test_opening_a_dataset_needs_no_torch() -> None:
+    code = "import sys, data_prep.store, data_prep.build; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
