@@ -1,0 +1,254 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_prep.build import main
+from data_prep.files import InputError
+from data_prep.store import ARC_ARRAYS, ArcStore, load
+from tests.conftest import REPOSITORY
+from tests.data_prep.material import as_json, random_task
+
+
+@dataclass(frozen=True)
+class Files:
+    """Task files of a user: five tasks, of which the last three also come without solutions."""
+
+    folder: Path
+
+    def write(self, name: str, value: Any) -> str:
+        path = self.folder / name
+        path.write_text(json.dumps(value))
+        return str(path)
+
+    def tasks(self, name: str, seeds: Sequence[int], hide: bool = False) -> str:
+        made = {f"task{seed}": as_json(random_task(seed), hide) for seed in seeds}
+        return self.write(name, made)
+
+    def solutions(self, name: str, seeds: Sequence[int]) -> str:
+        made = {f"task{seed}": [p["output"] for p in as_json(random_task(seed))["test"]] for seed in seeds}
+        return self.write(name, made)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def build(out: Path, *arguments: str, augmentations: int = 3) -> ArcStore:
+    assert main(["arc", "--out", str(out), "--augmentations", str(augmentations), *arguments]) == 0
+    return load(out, verify=True)
+
+
+def test_ones_own_tasks_with_solutions(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks, solutions = files.tasks("a.json", [1, 2], hide=True), files.solutions("s.json", [1, 2])
+    store = build(out, "--source", f"mine={tasks}:{solutions}")
+    assert [group.name for group in store.groups] == ["mine/task1", "mine/task2"]
+    assert store.pair_training.all()
+    size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
+    assert capsys.readouterr().out == (
+        f"wrote {out}: 2 tasks, 10 training pairs, 0 scored outputs, 8 puzzles, {size:.1f} MB\n"
+    )
+
+
+def test_several_sources_merge_into_one_dataset(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again = files.tasks("a.json", [1, 2]), files.tasks("b.json", [2, 3])
+    scored = files.tasks("c.json", [4], hide=True)
+    store = build(out, "--source", f"a={first}", "--source", f"b={again}", "--scored", f"c={scored}")
+    assert [group.name for group in store.groups] == ["a/task1", "a/task2", "b/task3", "c/task4"]
+    assert [group.scored for group in store.groups] == [False, False, False, True]
+    assert store.manifest["duplicates"] == [{"first": "a/task2", "second": "b/task2", "exact": True}]
+    assert [(c["name"], c["version"], c["tasks"]) for c in store.manifest["corpora"]] == [
+        ("a", "own", 2),
+        ("b", "own", 2),
+        ("c", "own", 1),
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "merged 1 training tasks that occur twice"
+    assert lines[1].startswith(f"wrote {out}: 4 tasks, 18 training pairs, 2 scored outputs, 16 puzzles")
+
+
+def test_a_turned_task_is_kept_and_named(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = as_json(random_task(1))
+    turned = {
+        part: [{role: np.rot90(np.array(grid)).tolist() for role, grid in p.items()} for p in made[part][::-1]]
+        for part in made
+    }
+    store = build(out, "--source", f"a={files.write('a.json', {'plain': made, 'turned': turned})}")
+    assert len(store.groups) == 2
+    assert "kept 1 tasks that are others turned or recoloured: a/turned (= a/plain)" in capsys.readouterr().out
+
+
+def test_the_competition_recipe_takes_a_challenges_file(files: Files, out: Path) -> None:
+    challenges = files.tasks("challenges.json", [3, 4, 5], hide=True)
+    store = build(out, "--recipe", "competition", "--challenges", challenges)
+    assert store.manifest["recipe"] == "competition"
+    assert store.manifest["counts"]["scored_outputs"] == 6
+    assert store.manifest["counts"]["training_pairs"] == 9
+    assert all(store.output(pair) is None for pair in np.flatnonzero(store.pair_tests >= 0))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_leak_of_ones_own_stops_unless_allowed(
+    files: Files, out: Path, hidden: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training, scored = files.tasks("a.json", [1, 2, 3]), files.tasks("b.json", [1, 3, 4], hide=hidden)
+    sources = ["--source", f"a={training}", "--scored", f"b={scored}"]
+    with pytest.raises(InputError) as caught:
+        build(out, *sources)
+    assert str(caught.value) == (
+        "2 training tasks contain test pairs that are to stay unseen (--allow-leak builds all the same):"
+        " a/task1, a/task3"
+    )
+    assert not out.exists()
+    store = build(out, *sources, "--allow-leak")
+    assert store.manifest["leak"] == [
+        {"training": f"a/task{task}", "pair": pair, "scored": f"b/task{task}"} for task in (1, 3) for pair in (3, 4)
+    ]
+    assert "LEAK allowed: 2 training tasks contain test pairs that are scored" in capsys.readouterr().out
+
+
+def test_the_first_recipe_in_full(conceptarc_dir: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = build(out, "--recipe", "arc1", "--conceptarc", str(conceptarc_dir), augmentations=20)
+    counts = store.manifest["counts"]
+    # 416 + 1302 pairs of ARC-1 training, 1363 demonstrations of evaluation and 907 pairs of ConceptARC, less two.
+    assert counts["groups"] == 960
+    assert counts["scored_outputs"] == 419
+    assert counts["training_pairs"] == 416 + 1302 + 1363 + 907 - 2
+    assert [c["name"] for c in store.manifest["corpora"]] == ["arc1-training", "conceptarc", "arc1-evaluation"]
+    assert all(group.scored == (group.corpus == "arc1-evaluation") for group in store.groups)
+    assert not store.pair_training[[store.groups[g].scored for g in store.pair_groups] & (store.pair_tests >= 0)].any()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "left out 2 training pairs that equal test pairs to stay unseen: arc1-training/40853293 "
+        "(= arc1-evaluation/070dd51e), arc1-training/caa06a1f (= arc1-evaluation/50a16a69)"
+    )
+    assert store.manifest["leak"] == []
+    assert len(store.manifest["left_out"]) == len(lines) == 2
+
+
+def test_a_recipe_does_without_conceptarc_and_says_so(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = build(out, "--recipe", "arc1-train", augmentations=0)
+    assert len(store.groups) == len(store.puzzle_groups) == 400
+    assert capsys.readouterr().out.startswith("built without ConceptARC: name it with --conceptarc DIR")
+
+
+def test_pinned_corpora_can_be_named_as_sources(conceptarc_dir: Path, out: Path) -> None:
+    store = build(out, "--source", "conceptarc", "--conceptarc", str(conceptarc_dir), augmentations=0)
+    assert len(store.groups) == 160
+    # Of the 377 two repeat tasks of ARC-1 training, whose leaking pairs the recipe leaves out by itself.
+    with pytest.raises(InputError, match="375 training tasks contain test pairs"):
+        build(out, "--recipe", "arc1", "--source", "arc2-training", augmentations=0)
+    assert len(load(out).groups) == 160
+
+
+def test_other_content_of_conceptarc_is_taken_with_a_word(
+    files: Files, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files.folder / "mine" / "Copy").mkdir(parents=True)
+    files.write("mine/Copy/Copy1.json", as_json(random_task(1)))
+    build(out, "--source", "conceptarc", "--conceptarc", str(files.folder / "mine"))
+    assert "not the pinned content of ConceptARC (1 tasks), taken as it is" in capsys.readouterr().out
+
+
+def test_the_same_command_makes_the_same_dataset(files: Files, out: Path) -> None:
+    source = f"a={files.tasks('a.json', [1, 2])}"
+    first, second, other = (
+        build(out.with_name(f"{seed}{i}"), "--source", source, "--seed", seed) for i, seed in enumerate("556")
+    )
+    assert first.manifest == second.manifest != other.manifest
+    assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARC_ARRAYS)
+    assert not np.array_equal(first.puzzle_permutations, other.puzzle_permutations)
+
+
+def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
+    assert len(build(out, "--source", f"a={files.tasks('x:y.json', [1])}").groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to build from, expected --recipe, --source or --scored"),
+        (["--recipe", "competition"], "--challenges FILE goes with --recipe competition"),
+        (["--challenges", "{a}"], "--challenges FILE goes with --recipe competition"),
+        (["--source", "arc3"], "corpus 'arc3', expected one of arc1-training"),
+        (["--source", "conceptarc"], "source conceptarc: expected --conceptarc DIR or --download-conceptarc"),
+        (["--source", "a/b={a}"], "expected NAME=PATH with a name of letters, digits"),
+        (["--source", "a={a}", "--scored", "a={a}"], "corpus a is named twice"),
+        (["--source", "a={folder}/nowhere.json"], "nowhere.json: cannot read (No such file or directory)"),
+        (["--source", "a={a}:{folder}/nowhere.json"], "nowhere.json: cannot read"),
+        (["--source", "a={a}:{a}"], "found an object, expected a list of output grids"),
+        (["--source", "a={a}", "--conceptarc", "{folder}/nowhere", "--recipe", "arc1"], "nowhere: no such folder"),
+        (["--source", "a={folder}/empty.json"], "empty.json: the file is empty, expected JSON"),
+        (["--source", "a={a}", "--out", "{folder}"], "holds other files, expected a new folder"),
+        (["--source", "a={a}", "--out", "{a}"], "is a file, expected a folder"),
+        (["--source", "a={a}", "--out", "{a}/below"], "below: cannot write ("),
+    ],
+)
+def test_wrong_input_ends_in_one_clear_line(files: Files, out: Path, arguments: list[str], message: str) -> None:
+    (files.folder / "empty.json").touch()
+    names = {"folder": files.folder, "a": files.tasks("a.json", [1])}
+    with pytest.raises(InputError) as caught:
+        main(["arc", "--out", str(out), *(text.format(**names) for text in arguments)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["arc", "--recipe", "arc9", "--out", "x"], "invalid choice: 'arc9'"),
+        (["arc", "--recipe", "arc1"], "the following arguments are required: --out"),
+        (["arc", "--out", "x", "--augmentations", "-1"], "found '-1', expected a whole number of at least 0"),
+        (["arc", "--out", "x", "--seed", "x"], "found 'x', expected a whole number of at least 0"),
+        (["chess"], "invalid choice: 'chess'"),
+        ([], "required"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "data_prep.build", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_the_program_reports_errors_in_one_line_and_status_2(files: Files, out: Path) -> None:
+    bad = files.write("bad.json", {"train": [{"input": [[1]], "output": [[12]]}], "test": [{"input": [[1]]}]})
+    ended = run("arc", "--source", f"a={bad}", "--out", str(out))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    expected = f"error: {bad}, train 0 output: found 12 at row 0, column 0, expected a colour 0-9\n"
+    assert ended.stderr == expected
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_place_ends_in_one_clear_line(files: Files) -> None:
+    locked = files.folder / "locked"
+    locked.mkdir(mode=0o555)
+    with pytest.raises(InputError, match="Permission denied"):
+        main(["arc", "--source", f"a={files.tasks('a.json', [1])}", "--out", str(locked / "data")])
+
+
+def test_help_names_every_recipe() -> None:
+    ended = run("arc", "--help")
+    assert ended.returncode == 0
+    assert all(name in ended.stdout for name in ("arc1-train:", "public:", "competition:", "--allow-leak"))
