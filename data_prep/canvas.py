@@ -77,7 +77,7 @@ def decode(tokens: NDArray[np.uint8], placement: Placement = ORIGIN, side: int =
     Among equal areas the one with fewer rows (the published rule).
     """
     canvas = tokens.reshape(side, side)[placement.row :, placement.column :]
-    squared = np.full((side, side), PAD, dtype=np.uint8)
+    squared = np.full((side, side), PAD, dtype=tokens.dtype)
     squared[: canvas.shape[0], : canvas.shape[1]] = canvas
     heights, widths = largest_rectangles(squared.reshape(1, -1), side)
     if heights[0] == 0:
@@ -90,8 +90,10 @@ def largest_rectangles(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """(heights uint8[n], widths uint8[n]) of the rectangles that `decode` cuts at (0, 0) from [n, side * side].
 
-    Both are 0 where the first cell is no colour.
+    Both are 0 where the first cell is no colour. Raises TypeError for tokens of another type.
     """
+    if tokens.dtype != np.uint8:
+        raise TypeError(f"tokens of type {tokens.dtype}, expected uint8")
     canvases = tokens.reshape(-1, side, side)
     # uint8 arithmetic wraps: PAD and EOS become 254 and 255, so one comparison finds every non-colour.
     stops = (canvases - np.uint8(COLOUR_OFFSET)) >= COLOURS

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from data_prep.augment import Augmentation, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
@@ -161,7 +162,8 @@ def build_store(
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in entry.task.pairs]
     pair_counts = [len(entry.task.pairs) for entry in entries]
-    drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
+    bar = tqdm(entries, desc="drawing puzzles", unit="task", leave=False, disable=None)  # None: quiet in a file
+    drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in bar]
     puzzle_counts = [len(elements) for elements, _ in drawn]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {

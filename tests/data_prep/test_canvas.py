@@ -136,6 +136,11 @@ def test_only_the_full_canvas_closes_at_its_edge(side: int, fine: bool) -> None:
     assert closed(canvas, edge, edge, side)[0] == fine
 
 
+def test_tokens_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="tokens of type int64, expected uint8"):
+        decode(encode(grid(["12"])).astype(np.int64))
+
+
 def test_nothing_is_not_closed() -> None:
     canvases = np.stack([np.full(900, PAD, np.uint8), np.full(900, EOS, np.uint8)])
     heights, widths = largest_rectangles(canvases)
