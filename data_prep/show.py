@@ -1,0 +1,198 @@
+"""Look at tasks, corpora and datasets in the terminal.
+
+python -m data_prep.show arc1-training 007bbfb7           one task in colour
+python -m data_prep.show challenges.json 00576224 --solutions solutions.json
+python -m data_prep.show arc1-evaluation                  what a corpus holds
+python -m data_prep.show data/arc1                        what a dataset holds
+
+Without a terminal, or with NO_COLOR set, grids are printed as digits.
+"""
+
+import argparse
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import conceptarc
+from data_prep.corpus import PINNED, conceptarc_corpus, pinned_corpus
+from data_prep.files import InputError, run_program
+from data_prep.folder import MANIFEST, Manifest, read_manifest
+from data_prep.grid import Grid
+from data_prep.store import ArcStore, load
+from data_prep.tasks import Pair, Task, read_tasks
+from data_prep.terminal import beside, fitting_style
+from data_prep.terminal import render as render  # for those who show grids
+
+DATASET_KINDS = ["arc", "sudoku", "maze"]
+
+
+def show_task(task: Task) -> str:
+    """All pairs of a task, one below the other; what is hidden is said to be."""
+    lines = [f"{task.name}: {_number(len(task.demonstrations), 'demonstration')}, {_number(len(task.tests), 'test')}"]
+    for role, pairs in (("demonstration", task.demonstrations), ("test", task.tests)):
+        for i, pair in enumerate(pairs):
+            lines += ["", f"{role} {i}: {_shape(pair.input)} → {_shape(pair.output)}", show_pair(pair)]
+    return "\n".join(lines)
+
+
+def show_pair(pair: Pair) -> str:
+    """Input and output next to each other."""
+    grids = [grid for grid in (pair.input, pair.output) if grid is not None]
+    style = fitting_style(grids)
+    texts = [render(grid, style) for grid in grids]
+    return beside(texts if pair.output is not None else [*texts, "?"], gap="    ")
+
+
+def _shape(grid: Grid | None) -> str:
+    return "hidden" if grid is None else f"{grid.shape[0]} × {grid.shape[1]}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def describe_tasks(name: str, tasks: Sequence[Task]) -> str:
+    """What a corpus holds: how many tasks, pairs, test outputs known and hidden, sizes, some names."""
+    tests = [pair for task in tasks for pair in task.tests]
+    hidden = sum(pair.output is None for pair in tests)
+    grids = [grid for task in tasks for pair in task.pairs for grid in (pair.input, pair.output) if grid is not None]
+    several = sum(len(task.tests) > 1 for task in tasks)
+    return _table(
+        name,
+        [
+            ("tasks", f"{len(tasks):,}"),
+            ("demonstrations", f"{sum(len(task.demonstrations) for task in tasks):,}"),
+            (
+                "test inputs",
+                f"{len(tests):,}, {hidden:,} with a hidden output; {_number(several, 'task')} with several",
+            ),
+            ("grids", _sizes([grid.shape for grid in grids])),
+            ("task ids", ", ".join(task.task_id for task in tasks[:5]) + (", …" if len(tasks) > 5 else "")),
+        ],
+    )
+
+
+def _sizes(shapes: Iterable[tuple[int, ...]]) -> str:
+    sides = np.array([max(shape) for shape in shapes])
+    quarter, half, most = np.quantile(sides, [0.25, 0.5, 0.9]).round().astype(int)
+    parts = f"25 % up to {quarter}, half up to {half}, 90 % up to {most}, all up to {sides.max()}"
+    return f"{len(sides):,}; longer side: {parts}"
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([title, *(f"  {name:{width}}  {value}" for name, value in rows)])
+
+
+def describe_dataset(folder: Path) -> str:
+    """What a dataset folder of any kind holds, from its manifest; for ARC also sizes and windows."""
+    manifest = read_manifest(folder, DATASET_KINDS)
+    rows = [
+        ("kind", f"{manifest['kind']}, format version {manifest['version']}, built by arc-trm {manifest['package']}")
+    ]
+    rows += [
+        (name, str(manifest[name])) for name in ("recipe", "seed", "augmentations") if manifest.get(name) is not None
+    ]
+    rows += [
+        ("corpus", f"{corpus['name']} at {corpus['version']}: {_number(corpus['tasks'], 'task')}")
+        for corpus in manifest.get("corpora", [])
+    ]
+    rows += [(name.replace("_", " "), f"{count:,}") for name, count in manifest.get("counts", {}).items()]
+    if manifest["kind"] == "arc":
+        rows += _arc_rows(load(folder), manifest)
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    return _table(str(folder), [*rows, ("on disk", f"{size / 1e6:.1f} MB")])
+
+
+def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:
+    per_task = np.diff(store.group_puzzles)
+    windows = Counter(group.side for group in store.groups)
+    known = store.pair_shapes[:, 2] > 0
+    shapes = [*store.pair_shapes[:, :2].tolist(), *store.pair_shapes[known, 2:].tolist()]
+    return [
+        ("puzzles a task", f"{per_task.min():,} to {per_task.max():,}, mean {per_task.mean():.1f}"),
+        ("grids", _sizes(shapes)),
+        ("canvas windows", ", ".join(f"{side}: {_number(n, 'task')}" for side, n in sorted(windows.items()))),
+        ("leaks", _number(len(manifest["leak"]), "training pair") + " allowed to give a scored output away"),
+        ("left out", _number(len(manifest["left_out"]), "training pair") + " that would have given one away"),
+    ]
+
+
+# Finding what to show -----------------------------------------------------------------------------------------------
+
+
+def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Path | None = None) -> list[Task]:
+    """The tasks of a named corpus, a dataset folder, or a file or folder in any layout that `read_tasks` knows.
+
+    Raises InputError, with the names there are, when `source` is none of these.
+    """
+    path = Path(source)
+    if solutions is not None:
+        if source in PINNED:
+            raise InputError(f"corpus {source} knows its outputs, expected no --solutions with it")
+        return read_tasks(path, solutions, corpus=path.stem)
+    if source in PINNED:
+        return list(pinned_corpus(source).tasks)
+    if source == conceptarc.NAME and not path.exists():
+        if conceptarc_folder is None:
+            raise InputError("corpus conceptarc: name its folder with --conceptarc DIR")
+        return list(conceptarc_corpus(conceptarc_folder).tasks)
+    if (path / MANIFEST).is_file():
+        return tasks_of_store(load(path))
+    if not path.exists():
+        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, conceptarc.NAME])}")
+    return read_tasks(path, corpus=path.stem)
+
+
+def tasks_of_store(store: ArcStore) -> list[Task]:
+    """The unaugmented tasks of a dataset, in its order."""
+    tasks = []
+    for i, group in enumerate(store.groups):
+        pairs = range(int(store.group_pairs[i]), int(store.group_pairs[i + 1]))
+        shown = [(Pair(store.input(pair), store.output(pair)), store.pair_tests[pair] >= 0) for pair in pairs]
+        demonstrations = tuple(pair for pair, is_test in shown if not is_test)
+        tests = tuple(pair for pair, is_test in shown if is_test)
+        tasks.append(Task(group.task_id, group.corpus, demonstrations, tests))
+    return tasks
+
+
+def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
+    """The tasks with that id, or that `corpus/task_id`; raises InputError with the nearest ids when there is none."""
+    found = [task for task in tasks if name in (task.task_id, task.name)]
+    if not found:
+        near = difflib.get_close_matches(name, [task.task_id for task in tasks], n=3, cutoff=0.5)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise InputError(f"{source}: no task {name} among its {_number(len(tasks), 'task')}{hint}")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print tasks or a summary; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep.show",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    corpora = ", ".join([*PINNED, conceptarc.NAME])
+    parser.add_argument(
+        "source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder"
+    )
+    parser.add_argument("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: a summary")
+    parser.add_argument("--solutions", metavar="FILE", type=Path, help="Kaggle's file of outputs for a challenges file")
+    parser.add_argument("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
+    arguments = parser.parse_args(argv)
+    is_dataset = (Path(arguments.source) / MANIFEST).is_file()
+    if is_dataset and not arguments.tasks:
+        print(describe_dataset(Path(arguments.source)))
+        return 0
+    tasks = find_tasks(arguments.source, arguments.conceptarc, arguments.solutions)
+    chosen = [task for name in arguments.tasks for task in pick(tasks, name, arguments.source)]
+    print("\n\n".join(map(show_task, chosen)) if chosen else describe_tasks(arguments.source, tasks))
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,192 @@
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from data_prep.files import InputError
+from data_prep.grid import COLOURS, MAX_SIDE, Grid
+from data_prep.show import find_tasks, main, pick, render, show_task
+from data_prep.store import TaskEntry, build_store, save
+from data_prep.tasks import Pair, Task
+from data_prep.terminal import COLOUR_NAMES, PALETTE, STYLES, beside, fitting_style, visible_width, wants_colour
+
+GRIDS = hnp.arrays(
+    np.uint8,
+    st.tuples(st.integers(1, MAX_SIDE), st.integers(1, MAX_SIDE)),
+    elements=st.integers(0, COLOURS - 1),
+)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def cells(text: str, style: str) -> list[list[int | None]]:
+    """Read a picture of escape sequences back: the colour of every cell, None where there is none."""
+    xterm = {16: 0, 32: 1, 203: 2, 41: 3, 220: 4, 248: 5, 199: 6, 208: 7, 117: 8, 88: 9}
+    rows: list[list[int | None]] = []
+    for line in text.split("\n")[1:-1]:
+        above: list[int | None] = []
+        below: list[int | None] = []
+        colours: dict[int, int | None] = {38: None, 48: None}
+        for codes, body in re.findall(r"\x1b\[([0-9;]*)m([^\x1b]*)", line):
+            for layer, number in re.findall(r"(38|48);5;(\d+)", codes):
+                colours[int(layer)] = xterm[int(number)]
+            if codes.endswith("49"):
+                colours[48] = None
+            if style == "blocks":
+                above += [colours[48]] * (body.count("  ") if "│" not in body else 0)
+            else:
+                above += [colours[38]] * body.count("▀")
+                below += [colours[48]] * body.count("▀")
+        rows.append(above)
+        rows += [below] if style == "compact" and below and below[0] is not None else []
+    return rows
+
+
+@given(GRIDS)
+def test_digits_are_the_grid(grid: Grid) -> None:
+    rows = [list(map(int, line.split(" "))) for line in render(grid, "digits").split("\n")]
+    np.testing.assert_array_equal(rows, grid)
+
+
+@given(GRIDS, st.sampled_from(["blocks", "compact"]))
+def test_colours_are_the_grid(grid: Grid, style: str) -> None:
+    np.testing.assert_array_equal(cells(render(grid, style), style), grid)
+
+
+def test_a_compact_picture_takes_a_quarter_of_the_room() -> None:
+    grid = np.zeros((7, 11), np.uint8)
+    assert (visible_width(render(grid, "blocks")), render(grid, "blocks").count("\n") + 1) == (2 * 11 + 2, 7 + 2)
+    assert (visible_width(render(grid, "compact")), render(grid, "compact").count("\n") + 1) == (11 + 2, 4 + 2)
+
+
+def test_true_colour_is_the_palette(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    assert "\x1b[48;2;0;116;217m" in render(np.array([[1]], np.uint8), "blocks")  # 0074D9
+    assert len(PALETTE) == len(COLOUR_NAMES) == len(set(PALETTE)) == COLOURS
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wants_colour(Terminal())
+    assert not wants_colour(io.StringIO())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not wants_colour(Terminal())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert wants_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_colour(Terminal())
+
+
+def test_render_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = np.array([[3, 0]], np.uint8)
+    assert render(grid) == "3 0"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert render(grid) == render(grid, "blocks")
+    with pytest.raises(InputError, match=r"'ascii', expected one of: blocks, compact, digits"):
+        render(grid, "ascii")
+
+
+def test_a_wide_pair_is_drawn_compact(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = np.zeros((3, 17), np.uint8), np.zeros((3, 30), np.uint8)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert fitting_style([small, small]) is None  # 36 + 4 + 36 columns
+    assert fitting_style([large, large]) == "compact"
+    monkeypatch.setenv("COLUMNS", "140")
+    assert fitting_style([large, large]) is None
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert set(STYLES) > {"digits"}
+    assert fitting_style([large, large]) is None
+
+
+def test_texts_stand_beside_each_other() -> None:
+    assert beside(["ab\nc", "\x1b[2mx\x1b[0m\ny\nz"], gap="|") == "ab|\x1b[2mx\x1b[0m\nc |y\n  |z"
+
+
+def own_task(hidden: bool = False) -> Task:
+    a, b = np.array([[1, 2]], np.uint8), np.array([[3], [4]], np.uint8)
+    return Task("abc", "own", (Pair(a, b),), (Pair(b, None if hidden else a),))
+
+
+def test_a_task_shows_roles_sizes_and_grids() -> None:
+    assert show_task(own_task()).split("\n") == [
+        "own/abc: 1 demonstration, 1 test",
+        "",
+        "demonstration 0: 1 × 2 → 2 × 1",
+        "1 2    3",
+        "       4",
+        "",
+        "test 0: 2 × 1 → 1 × 2",
+        "3    1 2",
+        "4",
+    ]
+    assert "test 0: 2 × 1 → hidden\n3    ?\n4" in show_task(own_task(hidden=True))
+
+
+def test_a_pinned_task_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["arc1-training", "007bbfb7"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("arc1-training/007bbfb7: 5 demonstrations, 1 test\n")
+    assert "demonstration 0: 3 × 3 → 9 × 9\n0 7 7    0 0 0 0 7 7 0 7 7\n" in out
+
+
+def test_a_corpus_is_summarised(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["arc1-evaluation"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"tasks +400\n", out)
+    assert re.search(r"test inputs +419, 0 with a hidden output; 19 tasks with several\n", out)
+
+
+def test_own_files_with_solutions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    challenges, solutions = tmp_path / "c.json", tmp_path / "s.json"
+    task = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[3]]}]}
+    challenges.write_bytes(orjson.dumps({"t1": task}))
+    solutions.write_bytes(orjson.dumps({"t1": [[[7, 8]]]}))
+    assert main([str(challenges), "t1"]) == 0
+    assert "test 0: 1 × 1 → hidden" in capsys.readouterr().out
+    assert main([str(challenges), "t1", "--solutions", str(solutions)]) == 0
+    assert "test 0: 1 × 1 → 1 × 2\n3    7 8" in capsys.readouterr().out
+
+
+def test_conceptarc_is_found_by_its_folder(conceptarc_dir: Path) -> None:
+    assert len(find_tasks("conceptarc", conceptarc_dir)) == 160
+
+
+def test_a_dataset_is_summarised_and_its_tasks_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    facts = {"recipe": "mine", "leak": [], "left_out": [], "corpora": [{"name": "own", "version": "1", "tasks": 1}]}
+    save(build_store([TaskEntry.demonstrations_only(own_task())], 5, 3, facts), folder)
+    assert main([str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"corpus +own at 1: 1 task\n", out)
+    assert re.search(r"scored outputs +1\n", out)
+    assert re.search(r"puzzles a task +6 to 6, mean 6.0\n", out)
+    assert re.search(r"canvas windows +11: 1 task\n", out)
+    assert main([str(folder), "own/abc"]) == 0
+    assert capsys.readouterr().out == show_task(own_task()) + "\n"
+
+
+def test_what_is_not_there_is_said_with_what_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: no such file or folder, nor a corpus: arc1-training, .*conceptarc"):
+        find_tasks("nowhere")
+    with pytest.raises(InputError, match="name its folder with --conceptarc DIR"):
+        find_tasks("conceptarc")
+    with pytest.raises(InputError, match="knows its outputs, expected no --solutions"):
+        find_tasks("arc1-training", solutions=tmp_path / "s.json")
+    with pytest.raises(InputError, match=r"here: no task abd among its 1 task; near it: abc$"):
+        pick([own_task()], "abd", "here")
