@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arc_trm.attention import attend
+
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 # Standard deviation of a unit normal cut at two of its own standard deviations.
@@ -97,7 +99,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, self.head_size).unbind(2)
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
-        mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
