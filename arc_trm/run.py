@@ -81,8 +81,7 @@ def train(
             total=trainer.planned_steps, initial=trainer.step, unit="step", disable=_quiet(accelerator), smoothing=0.05
         ) as bar,
     ):
-        while trainer.step < trainer.planned_steps:
-            trainer.train_step()
+        for _ in steps(trainer, lambda: stop.requested or (deadline is not None and time.monotonic() >= deadline)):
             bar.update()
             last = trainer.step == trainer.planned_steps
             if last or trainer.step % settings.every == 0:
@@ -93,11 +92,19 @@ def train(
                 log.add(evaluate(trainer), trainer.step)
             if trainer.step % settings.checkpoint_every == 0 and not last:
                 save(trainer, out, facts)
-            if agreed(trainer, stop.requested or (deadline is not None and time.monotonic() >= deadline)):
-                reason = "stopped by a signal" if stop.requested else "out of time"
-                break
+    if trainer.step < trainer.planned_steps:
+        reason = "stopped by a signal" if stop.requested else "out of time"
     save(trainer, out, facts)
     return reason
+
+
+def steps(trainer: Trainer, stop: Callable[[], bool]) -> Iterator[int]:
+    """Train up to the planned steps, or until any process wants to stop; yields the number of every step done."""
+    while trainer.step < trainer.planned_steps:
+        trainer.train_step()
+        yield trainer.step
+        if agreed(trainer, stop()):
+            return
 
 
 def agreed(trainer: Trainer, mine: bool) -> bool:

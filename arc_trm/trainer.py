@@ -6,6 +6,7 @@ process is a slice of the slots, and the losses are divided by the size of the w
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,6 +60,22 @@ class Work:
     draws: slice  # of the whole batch's slots: which exploration draws are theirs
     carry: Carry | None = None
 
+    @property
+    def slots(self) -> int:
+        """How many slots it is."""
+        return self.local.stop - self.local.start
+
+    def halves(self) -> "list[Work]":
+        """The same slots as two pieces of work; a single slot stays as it is."""
+        if self.slots == 1:
+            return [self]
+        middle = self.slots // 2
+        pieces = [(0, middle), (middle, self.slots)]
+        return [
+            Work(self.part, _within(self.local, *piece), _within(self.draws, *piece), _carry_slice(self.carry, *piece))
+            for piece in pieces
+        ]
+
 
 def exploration(seed: int, step: int, slots: int, probability: float, max_steps: int) -> np.ndarray:
     """Least supervision steps int32 [slots] before halting counts at `step`: 0, or with `probability` 2..max_steps."""
@@ -94,6 +111,7 @@ class Trainer:
         self.planned_steps = planned_steps
         self.step = 0
         self.seconds = 0.0
+        self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
         if model is None:
             torch.manual_seed(config.seed)
             model = RecursiveModel(config.model)
@@ -143,10 +161,37 @@ class Trainer:
         train = self.config.train
         warmup = min(train.warmup_steps, int(train.warmup_share * self.planned_steps))
         schedule = (warmup, self.planned_steps, train.lr_min_ratio)
-        return learning_rate(self.step, train.lr, *schedule), learning_rate(self.step, train.puzzle_lr, *schedule)
+        trunk_rate = self.trunk_factor * learning_rate(self.step, train.lr, *schedule)
+        return trunk_rate, learning_rate(self.step, train.puzzle_lr, *schedule)
 
     def train_step(self) -> None:
-        """One optimiser step: a supervision step of every slot, gradients summed over parts and processes."""
+        """One optimiser step: a supervision step of every slot, gradients summed over parts and processes.
+
+        Where memory runs out in a single process, the step is done again in pieces half as large, and so are those
+        that follow; among several processes the others would wait for ever, so there it raises OutOfMemoryError.
+        """
+        while not self._fits_memory():
+            self.work = [half for work in self.work for half in work.halves()]
+            print(f"note: out of memory, going on with {len(self.work)} pieces of work a step", file=sys.stderr)
+
+    def _fits_memory(self) -> bool:
+        """Do the step; False where it ran out of memory and is to be done again."""
+        step = self.step
+        try:
+            self._train_step()
+        except torch.OutOfMemoryError:
+            if self.accelerator.num_processes > 1 or all(work.slots == 1 for work in self.work):
+                raise
+        else:
+            return True
+        # Here the exception is gone, and with it the frames that held on to tensors.
+        self.step = step
+        self.optimiser.zero_grad(set_to_none=True)
+        self._sums, self._sum_steps, self.seconds = {}, 0, 0.0
+        torch.cuda.empty_cache()
+        return False
+
+    def _train_step(self) -> None:
         started = time.monotonic()
         rule = self.config.halting
         draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
@@ -304,6 +349,15 @@ def _carry_tensors(carry: Carry) -> dict[str, Tensor]:
         "labels": current.labels,
         "puzzle_ids": current.puzzle_ids,
     }
+
+
+def _within(whole: slice, start: int, stop: int) -> slice:
+    """A part of a slice, counted from its start."""
+    return slice(whole.start + start, whole.start + stop)
+
+
+def _carry_slice(carry: Carry | None, start: int, stop: int) -> Carry | None:
+    return None if carry is None else _carry_from(_carry_tensors(carry), slice(start, stop), carry.steps.device)
 
 
 def _carry_from(named: dict[str, Tensor], slots: slice, device: torch.device) -> Carry | None:
