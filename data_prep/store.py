@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -34,6 +34,9 @@ from data_prep.folder import (
 from data_prep.grid import Grid
 from data_prep.overlap import pair_digest
 from data_prep.tasks import Pair, Task, task_digest
+
+if TYPE_CHECKING:
+    from data_prep.cell_store import CellStore
 
 
 @dataclass(frozen=True)
@@ -290,8 +293,10 @@ def _read_groups(path: Path) -> tuple[Group, ...]:
         raise InputError(f"{path}: not the groups of a dataset of version {VERSION}") from error
 
 
-def open_store(folder: Path | str) -> ArcStore:
-    """Open a dataset of any kind."""
-    openers = {"arc": load}
-    kind = read_manifest(folder, list(openers))["kind"]
-    return openers[kind](folder)
+def open_store(folder: Path | str) -> "ArcStore | CellStore":
+    """Open a dataset of any kind; raises InputError when it is none."""
+    if read_manifest(folder, ("arc", "sudoku", "maze"))["kind"] == "arc":
+        return load(folder)
+    from data_prep import cell_store  # here, so that a submission need not know of other puzzles
+
+    return cell_store.load(folder)

@@ -132,7 +132,9 @@ def test_a_store_survives_the_disk_without_copying(store: ArcStore, tmp_path: Pa
     assert store.manifest.items() <= loaded.manifest.items()
     assert all(isinstance(getattr(loaded, name), np.memmap) for name in ARC_ARRAYS)
     assert sorted(loaded.manifest["digests"]) == sorted([f"{name}.npy" for name in ARC_ARRAYS] + ["groups.json"])
-    check_equal(open_store(folder), store)
+    opened = open_store(folder)
+    assert isinstance(opened, ArcStore)
+    check_equal(opened, store)
     assert [entry.name for entry in folder.parent.iterdir()] == ["data"]
 
 
