@@ -1,0 +1,220 @@
+"""Deep supervision: refill, halting, exploration, the continue target, and what a step reports."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from arc_trm.batches import Batch
+from arc_trm.config import HaltingConfig, ModelConfig
+from arc_trm.halting import HALTING_RULES, Carry, continue_target, halt, initial_carry, refill, supervision_step
+from arc_trm.losses import IGNORE_LABEL
+from arc_trm.model import Output, RecursiveModel
+from arc_trm.puzzle_embedding import PuzzleEmbedding
+
+B, L, V, D, W, PUZZLES = 3, 4, 5, 6, 7, 11
+TINY = ModelConfig(
+    vocab_size=V,
+    seq_len=L,
+    hidden=D,
+    heads=1,
+    layers=1,
+    expansion=1.0,
+    latent_steps=1,
+    deep_steps=1,
+    prefix=2,
+    puzzle_width=W,
+)
+RULE = HaltingConfig(max_supervision_steps=3, exploration=0.0)
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return RecursiveModel(TINY)
+
+
+@pytest.fixture
+def embedding():
+    embedding = PuzzleEmbedding(PUZZLES, W)
+    embedding.table.normal_(generator=torch.Generator().manual_seed(0))
+    return embedding
+
+
+def offer(step):
+    generator = torch.Generator().manual_seed(step)
+    inputs = torch.randint(0, V, (B, L), generator=generator, dtype=torch.int32)
+    labels = torch.randint(0, V, (B, L), generator=generator, dtype=torch.int32)
+    return Batch(inputs, labels, torch.tensor([step, step + 1, step + 2]))
+
+
+def force_halting(model, logit, going_on=-5.0):
+    """Make the halting head say `logit` (and `going_on`) whatever the answer."""
+    model.halting_head.weight.data.zero_()
+    model.halting_head.bias.data.copy_(torch.tensor([logit, going_on]))
+
+
+def step(model, embedding, carry, number, rule=RULE, minimum=None):
+    return supervision_step(model, model, embedding, carry, offer(number), rule, minimum)
+
+
+NO_MINIMUM = torch.zeros(B, dtype=torch.int32)
+
+
+def test_halted_slots_take_the_offer_and_the_others_discard_it(model):
+    carry = initial_carry(model, offer(0), torch.float32)
+    busy = Carry(
+        tuple(torch.full_like(part, 9.0) for part in carry.state),
+        torch.tensor([2, 1, 2], dtype=torch.int32),
+        torch.tensor([True, False, True]),
+        offer(0),
+    )
+    after = refill(busy, offer(5), model)
+    assert after.steps.tolist() == [0, 1, 0]
+    assert after.current.puzzle_ids.tolist() == [5, 1, 7]
+    for name in ("inputs", "labels"):
+        expected = [getattr(offer(which), name)[slot] for slot, which in enumerate((5, 0, 5))]
+        assert torch.equal(getattr(after.current, name), torch.stack(expected))
+    for part, start in zip(after.state, model.initial_state(B, L, torch.float32), strict=True):
+        assert torch.equal(part[[0, 2]], start[[0, 2]])
+        assert (part[1] == 9.0).all()
+
+
+def test_first_step_fills_every_slot(model, embedding):
+    carry = initial_carry(model, offer(0), torch.float32)
+    result = step(model, embedding, carry, 4, minimum=NO_MINIMUM)
+    assert result.carry.current.puzzle_ids.tolist() == [4, 5, 6]
+    assert result.carry.steps.tolist() == [1, 1, 1]
+
+
+def run(model, embedding, rule, minimum, steps=4):
+    """(halted, puzzles at work) after each step."""
+    carry = initial_carry(model, offer(0), torch.float32)
+    history = []
+    for number in range(1, steps + 1):
+        result = step(model, embedding, carry, number, rule, minimum)
+        carry = result.carry
+        history.append((carry.halted.tolist(), carry.current.puzzle_ids.tolist()))
+    return history
+
+
+def test_sure_slots_halt_at_once_and_doubtful_ones_at_the_last_step(model, embedding):
+    force_halting(model, 1.0)
+    assert run(model, embedding, RULE, NO_MINIMUM) == [([True] * 3, [n, n + 1, n + 2]) for n in (1, 2, 3, 4)]
+    force_halting(model, -1.0)
+    never, last = [False] * 3, [True] * 3
+    assert run(model, embedding, RULE, NO_MINIMUM) == [
+        (never, [1, 2, 3]),
+        (never, [1, 2, 3]),
+        (last, [1, 2, 3]),
+        (never, [4, 5, 6]),
+    ]
+
+
+def test_exploration_demands_a_minimum_of_steps(model, embedding):
+    force_halting(model, 1.0)
+    history = run(model, embedding, RULE, torch.tensor([0, 2, 3], dtype=torch.int32), steps=3)
+    assert [halted for halted, _ in history] == [[True, False, False], [True, True, False], [True, False, True]]
+
+
+def test_evaluation_takes_all_steps(model, embedding):
+    force_halting(model, 9.0)
+    assert [halted[0] for halted, _ in run(model, embedding, RULE, None)] == [False, False, True, False]
+
+
+def test_never_halting_takes_all_steps_in_training_too(model, embedding):
+    force_halting(model, 9.0)
+    rule = replace(RULE, rule="never")
+    assert [halted[0] for halted, _ in run(model, embedding, rule, NO_MINIMUM)] == [False, False, True, False]
+
+
+def test_q_learning_halts_when_stopping_beats_going_on(model, embedding):
+    rule = replace(RULE, rule="q_learning")
+    force_halting(model, -2.0, -3.0)
+    assert run(model, embedding, rule, NO_MINIMUM, 1)[0][0] == [True] * 3
+    force_halting(model, 2.0, 3.0)
+    assert run(model, embedding, rule, NO_MINIMUM, 1)[0][0] == [False] * 3
+
+
+def test_single_step_supervision_always_halts():
+    output = Output((), torch.zeros(B, L, V), torch.full((B,), -9.0), torch.zeros(B))
+    for rule in HALTING_RULES:
+        config = HaltingConfig(rule=rule, max_supervision_steps=1)
+        assert halt(torch.ones(B), output, config, torch.zeros(B)).all()
+
+
+def test_an_unknown_rule_is_refused(model, embedding):
+    with pytest.raises(KeyError, match="sometimes"):
+        run(model, embedding, replace(RULE, rule="sometimes"), NO_MINIMUM, 1)
+
+
+def test_loss_is_the_mean_over_labelled_tokens_summed_over_rows(model, embedding):
+    batch = offer(3)
+    batch.labels[1, 1:] = IGNORE_LABEL
+    batch.labels[2] = IGNORE_LABEL
+    carry = initial_carry(model, batch, torch.float32)
+    result = supervision_step(model, model, embedding, carry, batch, RULE, NO_MINIMUM)
+    s = torch.where(result.output.logits >= 0, result.output.logits + 1, 1 / (1 - result.output.logits.clamp(max=0)))
+    logs = (s / s.sum(-1, keepdim=True)).log()
+    rows = [-logs[0].gather(-1, batch.labels[0, :, None].long()).mean(), -logs[1, 0, int(batch.labels[1, 0])]]
+    tokens = rows[0] + rows[1]
+    right = torch.tensor([float((result.output.logits.argmax(-1) == batch.labels)[0].all()), 0.0, 1.0])
+    right[1] = float(result.output.logits[1, 0].argmax() == batch.labels[1, 0])
+    halting = torch.nn.functional.binary_cross_entropy_with_logits(result.output.halt_logits, right, reduction="sum")
+    assert result.metrics["token_loss"].item() == pytest.approx(tokens.item(), rel=1e-5)
+    assert result.metrics["halting_loss"].item() == pytest.approx(halting.item(), rel=1e-5)
+    assert result.loss.item() == pytest.approx((tokens + 0.5 * halting).item(), rel=1e-5)
+    doubled = supervision_step(model, model, embedding, carry, batch, replace(RULE, loss_weight=1.0), NO_MINIMUM)
+    assert doubled.loss.item() == pytest.approx((tokens + halting).item(), rel=1e-5)
+
+
+def test_continue_loss_costs_a_second_pass_and_trains_the_second_logit(model, embedding):
+    force_halting(model, 1.0, -1.0)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    rule = replace(RULE, rule="q_learning", continue_loss=True)
+    carry = initial_carry(model, offer(0), torch.float32)
+    result = step(model, embedding, carry, 1, rule, NO_MINIMUM)
+    assert calls == [True, False]
+    result.loss.backward()
+    assert model.halting_head.bias.grad[1] != 0
+    target = continue_target(model, result.carry, result.puzzle_rows, rule)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        result.output.continue_logits, target, reduction="sum"
+    )
+    assert result.metrics["continue_loss"].item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_continue_target_looks_one_pass_ahead_and_can_only_stop_at_the_end(model, embedding):
+    force_halting(model, 1.0, 2.0)
+    rule = replace(RULE, rule="q_learning", continue_loss=True)
+    result = step(model, embedding, initial_carry(model, offer(0), torch.float32), 1, rule, NO_MINIMUM)
+    carry = replace(result.carry, steps=torch.tensor([1, 3, 2], dtype=torch.int32))
+    target = continue_target(model, carry, result.puzzle_rows, rule)
+    assert target.tolist() == pytest.approx(torch.tensor([2.0, 1.0, 2.0]).sigmoid().tolist())
+    assert not target.requires_grad
+
+
+def test_metrics_count_halted_rows_with_labels(model, embedding):
+    force_halting(model, 1.0)
+    batch = offer(3)
+    batch.labels[2] = IGNORE_LABEL
+    carry = initial_carry(model, batch, torch.float32)
+    # Slot 1 must go on, slot 2 has no labels: only slot 0 counts.
+    minimum = torch.tensor([0, 2, 0], dtype=torch.int32)
+    result = supervision_step(model, model, embedding, carry, batch, RULE, minimum)
+    right = (result.output.logits[0].argmax(-1) == batch.labels[0]).float()
+    found = {name: value.item() for name, value in result.metrics.items()}
+    assert found["count"] == 1
+    assert found["token_accuracy"] == pytest.approx(right.mean().item())
+    assert found["exact_accuracy"] == float(right.all())
+    assert found["halting_accuracy"] == float(right.all())  # it is sure, so it is right where the answer is
+    assert found["supervision_steps"] == 1
+
+
+def test_puzzle_rows_collect_their_gradient(model, embedding):
+    result = step(model, embedding, initial_carry(model, offer(0), torch.float32), 2, minimum=NO_MINIMUM)
+    result.loss.backward()
+    assert result.puzzle_rows.grad.shape == (B, W)
+    assert torch.equal(result.puzzle_rows.detach(), embedding.table[[2, 3, 4]])
+    assert not any(part.requires_grad for part in result.carry.state)

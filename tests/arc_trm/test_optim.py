@@ -1,0 +1,100 @@
+"""Adam-atan2 and the learning-rate schedule."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arc_trm.optim import AdamAtan2, learning_rate
+
+
+def scalar_adam_atan2(value, gradients, rate, beta1, beta2, decay):
+    """Adam-atan2 of one number, written out."""
+    m = v = 0.0
+    for step, gradient in enumerate(gradients, 1):
+        m = beta1 * m + (1 - beta1) * gradient
+        v = beta2 * v + (1 - beta2) * gradient**2
+        value -= rate * decay * value
+        value -= rate * math.atan2(m / (1 - beta1**step), math.sqrt(v / (1 - beta2**step)))
+    return value
+
+
+@given(
+    st.floats(-3, 3, width=32),
+    # No gradients so small that their squares vanish in float32.
+    st.lists(st.integers(-500, 500).map(lambda number: number / 8), min_size=1, max_size=7),
+    st.sampled_from([1e-3, 0.3]),
+    st.sampled_from([0.0, 0.1, 1.0]),
+)
+def test_adam_atan2_equals_a_scalar_loop(value, gradients, rate, decay):
+    parameter = torch.nn.Parameter(torch.tensor([value, 1.0]))
+    optimiser = AdamAtan2([parameter], lr=rate, betas=(0.8, 0.95), weight_decay=decay)
+    for gradient in gradients:
+        parameter.grad = torch.tensor([gradient, 0.0])
+        optimiser.step()
+    expected = scalar_adam_atan2(value, gradients, rate, 0.8, 0.95, decay)
+    assert parameter[0].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert parameter[1].item() == pytest.approx((1 - rate * decay) ** len(gradients), rel=1e-5)
+
+
+def test_a_step_is_at_most_the_rate_times_half_pi_and_does_not_see_the_scale():
+    def moved(scale):
+        parameter = torch.nn.Parameter(torch.zeros(5))
+        optimiser = AdamAtan2([parameter], lr=0.1, weight_decay=0.0)
+        for gradient in torch.linspace(-1, 2, 15).view(3, 5):
+            parameter.grad = gradient * scale
+            optimiser.step()
+        return parameter.detach()
+
+    assert torch.allclose(moved(1.0), moved(1e6), atol=1e-6)
+    assert torch.allclose(moved(1.0), moved(1e-6), atol=1e-6)
+    assert moved(1.0).abs().max() <= 3 * 0.1 * math.pi / 2
+
+
+def test_parameters_without_a_gradient_stay():
+    with_gradient, without = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
+    optimiser = AdamAtan2([with_gradient, without], weight_decay=1.0)
+    optimiser.step()
+    with_gradient.grad = torch.ones(3)
+    optimiser.step()
+    assert without.tolist() == [1.0, 1.0]
+    assert (with_gradient != 1).all()
+
+
+def test_state_goes_through_a_state_dict():
+    torch.manual_seed(0)
+    gradients = torch.randn(4, 3)
+
+    def run(interrupt):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimiser = AdamAtan2([parameter], lr=0.1)
+        for step, gradient in enumerate(gradients):
+            if interrupt and step == 2:
+                saved = optimiser.state_dict()
+                optimiser = AdamAtan2([parameter], lr=0.7)
+                optimiser.load_state_dict(saved)
+            parameter.grad = gradient
+            optimiser.step()
+        return parameter.detach()
+
+    assert torch.equal(run(False), run(True))
+
+
+def test_a_closure_is_refused():
+    with pytest.raises(ValueError, match="closure"):
+        AdamAtan2([torch.nn.Parameter(torch.ones(1))]).step(lambda: 0.0)
+
+
+def test_rate_warms_up_then_stays_or_falls_along_a_cosine():
+    assert learning_rate(1, 1e-4, 2000, 10_000) == pytest.approx(1e-4 / 2000)
+    assert learning_rate(2000, 1e-4, 2000, 10_000) == learning_rate(9999, 1e-4, 2000, 10_000) == 1e-4
+    assert learning_rate(6000, 1.0, 2000, 10_000, 0.1) == pytest.approx(0.55)
+    assert learning_rate(10_000, 1.0, 2000, 10_000, 0.1) == pytest.approx(0.1)
+    assert learning_rate(1, 1.0, 0, 100, 0.0) < 1.0
+
+
+@given(st.integers(1, 500), st.integers(0, 600))
+def test_rate_never_leaves_its_bounds(step, warmup):
+    assert 0 <= learning_rate(step, 1.0, warmup, 500, 0.1) <= 1.0
