@@ -12,6 +12,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -71,13 +72,18 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _reports(folder: Path) -> Iterator[Report]:
     """The comparisons of every file in a golden folder, as they are made."""
-    for name, facts in _listed_models(folder).items():
-        path = folder / f"{name}.safetensors"
-        if path.is_file():
-            tensors = read_tensors(path)
-            yield _usable(path, ModelCheck.compare, name, tensors, facts)
-        else:
-            yield Report(name, notes=[f"listed in models.json, but there is no {path.name}"])
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    listed = folder / "models.json"
+    models = _usable(listed, itemgetter("models"), read_json(listed)) if listed.is_file() else {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.stem in models:
+            yield _usable(path, ModelCheck.compare, path.stem, read_tensors(path), models[path.stem])
+        elif path.stem != "misc":
+            yield Report(path.stem, notes=["not compared: models.json does not describe it"])
+    for name in models:
+        if not (folder / f"{name}.safetensors").is_file():
+            yield Report(name, notes=["not compared: models.json describes it, but there is no file"])
     if (folder / "misc.json").is_file():
         path, facts = folder / "misc.safetensors", read_json(folder / "misc.json")
         yield _usable(path, check_parts, read_tensors(path), facts)
@@ -85,17 +91,6 @@ def _reports(folder: Path) -> Iterator[Report]:
         path, facts = folder / "arc_data.json", read_json(folder / "arc_data.json")
         yield _usable(path, check_grids, facts)
         yield _usable(path, check_votes, facts, count_cast)
-
-
-def _listed_models(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
-    path = folder / "models.json"
-    models = read_json(path)["models"] if path.is_file() else {}
-    for file in sorted(folder.glob("*.safetensors")):
-        if file.stem not in {*models, "misc"}:
-            raise InputError(f"{file}: not described in {path}")
-    return dict(models)
 
 
 def _usable(path: Path, compare: Callable[..., Result], *arguments: Any) -> Result:
