@@ -1,5 +1,6 @@
 """Prediction: all supervision steps for every example, in fixed-size batches shared by all processes."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,6 +40,32 @@ class Predictor:
         return output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid()
 
 
+@dataclass
+class MemoryLimit:
+    """How many rows are answered at once: half as many whenever memory runs out."""
+
+    at_once: int
+
+    def answer(self, predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
+        while True:
+            try:
+                parts = [predictor.answer(part) for part in _pieces(batch, self.at_once)]
+            except torch.OutOfMemoryError:
+                if self.at_once == 1:
+                    raise
+            else:
+                return torch.cat([tokens for tokens, _ in parts]), torch.cat([halting for _, halting in parts])
+            self.at_once = -(-self.at_once // 2)
+            torch.cuda.empty_cache()
+            print(f"note: out of memory, going on with {self.at_once} rows at once", file=sys.stderr)
+
+
+def _pieces(batch: Batch, size: int) -> list[Batch]:
+    columns = (torch.split(column, size) for column in (batch.inputs, batch.labels, batch.puzzle_ids))
+    return [Batch(*piece) for piece in zip(*columns, strict=True)]
+
+
 @dataclass(frozen=True)
 class Predicted:
     """Answers to n rows: tokens uint8 [n, l] and halting probabilities float32 [n]."""
@@ -54,9 +81,10 @@ def predict(
     """Answer `rows` in order, `batch_size` at a time over all processes; every process gets every answer."""
     share = -(-batch_size // accelerator.num_processes)
     first = accelerator.process_index * share
+    within_memory = MemoryLimit(share)
     for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
         mine = chunk[np.arange(first, first + share)]
-        tokens, halting = predictor.answer(batches.make(mine))
+        tokens, halting = within_memory.answer(predictor, batches.make(mine))
         if accelerator.num_processes > 1:
             tokens, halting = accelerator.gather((tokens, halting))
         yield Predicted(chunk[np.arange(valid)], tokens[:valid].cpu().numpy(), halting[:valid].float().cpu().numpy())

@@ -5,8 +5,8 @@ be answered in a small window of the canvas, chosen from what is visible; an ans
 EOS may go on beyond it and is repeated on the full canvas.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from accelerate import Accelerator
@@ -45,19 +45,39 @@ class Voter:
     windows: bool = False  # answer each task in the window that its visible grids need
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
 
-    def vote(self, predictor: Predictor, rows: Rows, tally: Tally, progress: Callable[[int], object]) -> None:
-        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled."""
+    def vote(
+        self,
+        predictor: Predictor,
+        rows: Rows,
+        tally: Tally,
+        progress: Callable[[int], object],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled.
+
+        `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
+        whether everything was answered.
+        """
         unsettled: list[Rows] = []
         for side, part in self._by_side(rows):
-            for predicted in predict(predictor, self._made(side), part, self._rows_at_once(side), self.accelerator):
+            for predicted in self._answers(predictor, part, side):
                 settled = self._count(predicted, side, tally)
                 unsettled.append(predicted.rows[np.flatnonzero(~settled)])
                 progress(int(settled.sum()))
-        for part in unsettled:
-            for predicted in predict(
-                predictor, self._made(CANVAS_SIDE), part, self._rows_at_once(CANVAS_SIDE), self.accelerator
-            ):
-                progress(int(self._count(predicted, CANVAS_SIDE, tally).size))
+                if stop():
+                    return False
+        for predicted in self._answers(predictor, joined(unsettled), CANVAS_SIDE):
+            progress(int(self._count(predicted, CANVAS_SIDE, tally).size))
+            if stop():
+                return False
+        return True
+
+    def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
+        """Answers to `rows` in windows of `side`; as many at once as have the tokens of `batch_size` full canvases."""
+        at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
+        # A few rows need no full batch; powers of two keep the number of compiled shapes small.
+        at_once = min(at_once, 1 << max(0, len(rows) - 1).bit_length())
+        return predict(predictor, self._made(side), rows, at_once, self.accelerator)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -66,10 +86,6 @@ class Voter:
         sides = np.array([group.side for group in self.store.groups])[self.store.pair_groups[rows.pairs]]
         for side in np.unique(sides).tolist():
             yield side, rows[np.flatnonzero(sides == side)]
-
-    def _rows_at_once(self, side: int) -> int:
-        """Rows of a batch: as many tokens as `batch_size` full canvases have."""
-        return max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
 
     def _made(self, side: int) -> ArcBatches:
         if side not in self._batches:
@@ -97,3 +113,8 @@ class Voter:
         )
         tally.add(count_candidates(predictions))
         return settled
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, one after the other."""
+    return Rows(*(np.concatenate([np.empty(0, np.int64), *(getattr(p, f.name) for p in parts)]) for f in fields(Rows)))

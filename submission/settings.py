@@ -1,0 +1,90 @@
+"""How to adapt and predict: the settings of solving and their command-line options, without torch."""
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, for argparse."""
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    if whole(text) == 0:
+        raise argparse.ArgumentTypeError("found '0', expected a whole number of at least 1")
+    return whole(text)
+
+
+def amount(text: str) -> float:
+    """A finite number of at least 0, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number of at least 0")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1, for argparse."""
+    if amount(text) > 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 0 to 1")
+    return amount(text)
+
+
+def _option(default: Any, kind: Callable[[str], Any] | tuple[str, ...] | None, text: str) -> Any:
+    """A field with what its command-line option needs: how to read its text (or the choices), and a help line."""
+    return field(default=default, metadata={"kind": kind, "help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to adapt and predict. Every field is an option, `--batch-size` for `batch_size`."""
+
+    augmentations: int = _option(512, whole, "puzzles of a task beside the task itself")
+    votes: int = _option(0, whole, "puzzles of a task that vote at most; 0: all of them")
+    steps: int = _option(0, whole, "adaptation steps at most; 0: as many as the time allows")
+    batch_size: int = _option(0, whole, "examples of an adaptation step; 0: 256 on GPUs, 32 on a CPU")
+    predict_batch: int = _option(0, whole, "full canvases answered at once; 0: 256 a GPU, 8 on a CPU")
+    lr: float = _option(1e-4, amount, "learning rate of the trunk")
+    puzzle_lr: float = _option(1e-2, amount, "learning rate of the puzzle embeddings")
+    weight_decay: float = _option(0.1, amount, "weight decay of the trunk")
+    puzzle_weight_decay: float = _option(0.1, amount, "weight decay of the puzzle embeddings")
+    warmup_steps: int = _option(200, whole, "steps of linear warm-up, at most a tenth of all")
+    ema: float = _option(0.999, share, "decay of the moving average that predicts; 0: none")
+    embedding_share: float = _option(0.25, share, "first part of the adaptation, in which embeddings move alone")
+    latent_steps: int = _option(0, whole, "updates of z in a latent recursion; 0: the checkpoint's")
+    deep_steps: int = _option(0, whole, "latent recursions in a deep recursion; 0: the checkpoint's")
+    supervision_steps: int = _option(0, whole, "supervision steps at most; 0: the checkpoint's")
+    canvas: str = _option("sizes", ("sizes", "full"), "small canvases for small tasks, or always the full one")
+    precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
+    compile: bool = _option(False, None, "compile the model")
+    ranking: str = _option("count", str, "which candidates go first")
+    seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
+
+    @classmethod
+    def read(cls, arguments: argparse.Namespace) -> "Settings":
+        """The settings among parsed arguments."""
+        return cls(**{f.name: getattr(arguments, f.name) for f in fields(cls)})
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add an option for every setting."""
+    group = parser.add_argument_group("adaptation and prediction")
+    for f in fields(Settings):
+        name, kind, text = f"--{f.name.replace('_', '-')}", f.metadata["kind"], f.metadata["help"]
+        if kind is None:
+            group.add_argument(name, action="store_true", help=text)
+        elif isinstance(kind, tuple):
+            group.add_argument(name, choices=kind, default=f.default, help=f"{text} ({f.default})")
+        else:
+            read = cast(Callable[[str], Any], kind)
+            metavar = "NAME" if kind is str else "N"
+            group.add_argument(name, type=read, metavar=metavar, default=f.default, help=f"{text} ({f.default})")
