@@ -19,7 +19,7 @@ class PuzzleEmbedding:
         return self.table[puzzle_ids].requires_grad_()
 
     @torch.no_grad()
-    def update(self, puzzle_ids: Tensor, gradients: Tensor, learning_rate: float, weight_decay: float) -> None:
+    def update(self, puzzle_ids: Tensor, gradients: Tensor, learning_rate: float | Tensor, weight_decay: float) -> None:
         """Sign-SGD with decoupled decay on the rows named in `puzzle_ids` [b]; `gradients` is [b, width].
 
         The gradients of a row that occurs several times are added before the sign. Static shapes and no host

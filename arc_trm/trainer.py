@@ -6,19 +6,21 @@ process is a slice of the slots, and the losses are divided by the size of the w
 """
 
 import math
+import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from arc_trm.batches import Batch, Source
+from arc_trm.batches import Source
 from arc_trm.config import RunConfig, TrainConfig
 from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
@@ -26,6 +28,7 @@ from arc_trm.halting import Carry, initial_carry, supervision_step
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import AdamAtan2, learning_rate
 from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.training_state import carry_from, carry_tensors, load_state, state_of
 from data_prep.files import InputError
 
 OPTIMISERS: dict[str, Callable[[list[nn.Parameter], TrainConfig], torch.optim.Optimizer]] = {
@@ -37,10 +40,14 @@ OPTIMISERS: dict[str, Callable[[list[nn.Parameter], TrainConfig], torch.optim.Op
     ),
 }
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Sets the exploration's random numbers apart from the sampler's, which has the same seed.
+EXPLORATION_KEY = 0x5E7
+# Metrics that are means over all rows; the others are means over the sequences that ended.
+PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss became NaN or infinite; the message says at which step and learning rate."""
+    """The loss or the weights became NaN or infinite; the message says at which step and learning rate."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +77,39 @@ class Work:
         if self.slots == 1:
             return [self]
         middle = self.slots // 2
-        pieces = [(0, middle), (middle, self.slots)]
-        return [
-            Work(self.part, _within(self.local, *piece), _within(self.draws, *piece), _carry_slice(self.carry, *piece))
-            for piece in pieces
-        ]
+        return [self._piece(0, middle), self._piece(middle, self.slots)]
+
+    def _piece(self, start: int, stop: int) -> "Work":
+        carry = None
+        if self.carry is not None:
+            steps, state = self.carry.steps, self.carry.state
+            carry = carry_from(carry_tensors(self.carry), slice(start, stop), steps.device, state[0].dtype)
+        return Work(self.part, _within(self.local, start, stop), _within(self.draws, start, stop), carry)
 
 
-def exploration(seed: int, step: int, slots: int, probability: float, max_steps: int) -> np.ndarray:
+def _within(whole: slice, start: int, stop: int) -> slice:
+    """A part of a slice, counted from its start."""
+    return slice(whole.start + start, whole.start + stop)
+
+
+class Supervised(NamedTuple):
+    """What a piece of work leads to, as long as the step is not yet done."""
+
+    carry: Carry
+    puzzle_ids: Tensor  # [b]
+    gradient: Tensor  # [b, w] of the embedding rows
+    sums: dict[str, Tensor]  # metrics summed over the b rows
+
+
+def exploration(seed: int, step: int, slots: int, probability: float, max_steps: int) -> NDArray[np.int32]:
     """Least supervision steps int32 [slots] before halting counts at `step`: 0, or with `probability` 2..max_steps."""
-    generator = np.random.Generator(np.random.Philox(key=[seed, 0x5E7], counter=[step, 0, 0, 0]))
-    explores = generator.random(slots) < probability
-    minimum = generator.integers(2, max(max_steps, 2) + 1, slots)
-    return np.where(explores, minimum, 0).astype(np.int32)
+    # The low word of the counter counts the draws of a step, so steps must differ in a higher one. Raw bits are all
+    # that numpy promises for every version.
+    philox = np.random.Philox(key=np.array([seed, EXPLORATION_KEY], np.uint64), counter=[0, step, 0, 0])
+    bits = philox.random_raw(2 * slots).reshape(2, slots)
+    explores = (bits[0] >> np.uint64(11)) * 2.0**-53 < probability
+    spread = (bits[1] >> np.uint64(32)) * np.uint64(max(max_steps - 1, 1)) >> np.uint64(32)
+    return np.where(explores, np.minimum(spread + np.uint64(2), max_steps), 0).astype(np.int32)
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
@@ -93,6 +120,14 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         return torch.float32
     # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
     return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory so far, in GB: allocated on a GPU, resident in this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    kilobyte = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte / 1e9
 
 
 class Trainer:
@@ -107,18 +142,19 @@ class Trainer:
         model: RecursiveModel | None = None,
         compile_model: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
+        """Start at step 0; a `model` with float64 weights makes everything float64, for comparisons."""
         self.config, self.parts, self.accelerator = config, list(parts), accelerator
         self.planned_steps = planned_steps
         self.step = 0
         self.seconds = 0.0
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
-        if model is None:
-            torch.manual_seed(config.seed)
-            model = RecursiveModel(config.model)
         device = accelerator.device
-        self.model = model.to(device)
+        self.model = (model or initial_model(config)).to(device)
+        weights = self.model.token_embedding.dtype
         self.embedding = PuzzleEmbedding(parts[0].source.num_puzzles, config.model.puzzle_width, device)
-        self.dtype = resolve_precision(config.train.precision, device)
+        self.embedding.table = self.embedding.table.to(weights)
+        precision = resolve_precision(config.train.precision, device)
+        self.dtype = weights if weights == torch.float64 else precision
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         # The model as it runs: compiled perhaps; and, for training on several processes, data-parallel around that.
         self.running = compile_model(self.model) if compile_model else self.model
@@ -126,8 +162,8 @@ class Trainer:
         self.optimiser = OPTIMISERS[config.train.optimiser](list(self.model.parameters()), config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.work = self._share_out()
-        self._sums: dict[str, Tensor] = {}
-        self._sum_steps = 0
+        self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read
+        self.metric_steps = 0  # steps since metrics were read
 
     def _share_out(self) -> list[Work]:
         """This process's slices of every part, each cut into the micro-batches that are worked through at once."""
@@ -156,6 +192,14 @@ class Trainer:
         """What answers questions with the weights as they are now (within `averaged`, their moving average)."""
         return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype)
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within this context the model holds the moving average of its weights (where one is kept)."""
+        return _swapped(self.ema) if self.ema is not None else nullcontext()
+
+    def gathered(self, local: Tensor) -> Tensor:
+        """The rows of all processes, by rank; collective."""
+        return self.accelerator.gather(local) if self.accelerator.num_processes > 1 else local
+
     def rates(self) -> tuple[float, float]:
         """Learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
         train = self.config.train
@@ -164,164 +208,148 @@ class Trainer:
         trunk_rate = self.trunk_factor * learning_rate(self.step, train.lr, *schedule)
         return trunk_rate, learning_rate(self.step, train.puzzle_lr, *schedule)
 
+    # --- the step ------------------------------------------------------------------------------------------------
+
     def train_step(self) -> None:
         """One optimiser step: a supervision step of every slot, gradients summed over parts and processes.
 
         Where memory runs out in a single process, the step is done again in pieces half as large, and so are those
         that follow; among several processes the others would wait for ever, so there it raises OutOfMemoryError.
         """
-        while not self._fits_memory():
-            self.work = [half for work in self.work for half in work.halves()]
-            print(f"note: out of memory, going on with {len(self.work)} pieces of work a step", file=sys.stderr)
-
-    def _fits_memory(self) -> bool:
-        """Do the step; False where it ran out of memory and is to be done again."""
-        step = self.step
-        try:
-            self._train_step()
-        except torch.OutOfMemoryError:
-            if self.accelerator.num_processes > 1 or all(work.slots == 1 for work in self.work):
-                raise
-        else:
-            return True
-        # Here the exception is gone, and with it the frames that held on to tensors.
-        self.step = step
-        self.optimiser.zero_grad(set_to_none=True)
-        self._sums, self._sum_steps, self.seconds = {}, 0, 0.0
-        torch.cuda.empty_cache()
-        return False
-
-    def _train_step(self) -> None:
         started = time.monotonic()
         rule = self.config.halting
         draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
         minimum = torch.from_numpy(draws).to(self.accelerator.device, non_blocking=True)
+        results = self._supervise_within_memory(minimum)
         self.step += 1
-        ids, gradients = [], []
-        for index, work in enumerate(self.work):
-            with self._sync(last=index == len(self.work) - 1):
-                puzzle_ids, gradient = self._supervise(work, minimum[work.draws])
-            ids.append(puzzle_ids)
-            gradients.append(gradient)
-        self._update(torch.cat(ids), torch.cat(gradients))
-        self._sum_steps += 1
+        for work, result in zip(self.work, results, strict=True):
+            work.carry = result.carry
+            for name, value in result.sums.items():
+                self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
+        self.metric_steps += 1
         self.seconds += time.monotonic() - started
 
-    def _sync(self, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are averaged over the processes once a step, in the last backward pass."""
-        return nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+    def _supervise_within_memory(self, minimum: Tensor) -> list[Supervised]:
+        while True:
+            try:
+                return [self._supervise(work, minimum[work.draws]) for work in self.work]
+            except torch.OutOfMemoryError:
+                if self.accelerator.num_processes > 1 or all(work.slots == 1 for work in self.work):
+                    raise
+            # Here the exception is gone, and with it the frames that held on to tensors. No carry has moved yet.
+            self.optimiser.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            self.work = [half for work in self.work for half in work.halves()]
+            print(f"note: out of memory, going on with {len(self.work)} pieces of work a step", file=sys.stderr)
 
-    def _supervise(self, work: Work, minimum: Tensor) -> tuple[Tensor, Tensor]:
-        """Forward and backward of some slots; returns their puzzle ids and the gradient of their embedding rows."""
-        offer = work.part.source.offer(self.step - 1, work.local)
-        if work.carry is None:
-            work.carry = initial_carry(self.model, offer, self.dtype)
-        result = supervision_step(
-            self.wrapped, self.model, self.embedding, work.carry, offer, self.config.halting, minimum
-        )
-        # Data parallelism averages gradients over the processes: times their number makes it the sum.
-        loss = result.loss * (self.accelerator.num_processes / self.batch_size)
-        self.scaler.scale(loss).backward()
-        work.carry = result.carry
-        for name, value in {"loss": result.loss.detach(), **result.metrics}.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        assert result.puzzle_rows.grad is not None
-        return result.carry.current.puzzle_ids, result.puzzle_rows.grad
+    def _supervise(self, work: Work, minimum: Tensor) -> Supervised:
+        """Forward and backward of some slots; gradients of the weights add up in place."""
+        offer = work.part.source.offer(self.step, work.local)
+        carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
+        # Gradients are averaged over the processes once a step, in the last backward pass.
+        last = work is self.work[-1]
+        with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
+            result = supervision_step(
+                self.wrapped, self.model, self.embedding, carry, offer, self.config.halting, minimum
+            )
+            # Data parallelism averages gradients over the processes: times their number makes it the sum.
+            loss = result.loss * (self.accelerator.num_processes / self.batch_size)
+            self.scaler.scale(loss).backward()
+        rows = result.puzzle_rows
+        assert rows.grad is not None
+        sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
+        # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
+        sums = {name: value.double() for name, value in sums.items()}
+        return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums)
 
     def _update(self, puzzle_ids: Tensor, gradients: Tensor) -> None:
         """Move weights, moving average and the embedding rows of the whole batch."""
         trunk_rate, puzzle_rate = self.rates()
         for group in self.optimiser.param_groups:
             group["lr"] = trunk_rate
+        puzzle_ids, gradients = self.gathered(puzzle_ids), self.gathered(gradients)
+        rate: float | Tensor = puzzle_rate
+        if self.scaler.is_enabled():  # a step whose gradients overflowed fp16 moves neither weights nor rows
+            finite = self._all_finite(gradients)
+            gradients = torch.where(finite, gradients, 0)
+            rate = torch.where(finite, puzzle_rate, 0.0)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.optimiser.zero_grad(set_to_none=True)
-        if self.scaler.is_enabled():  # a step whose gradients overflowed fp16 must not move the rows either
-            gradients = torch.where(gradients.isfinite().all(), gradients, 0)
-        if self.accelerator.num_processes > 1:
-            puzzle_ids, gradients = self.accelerator.gather((puzzle_ids, gradients))
-        self.embedding.update(puzzle_ids, gradients, puzzle_rate, self.config.train.puzzle_weight_decay)
+        self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
         if self.ema is not None:
             self.ema.update(ema_decay(self.step, self.config.train.ema))
+
+    def _all_finite(self, row_gradients: Tensor) -> Tensor:
+        """Whether the gradients of all weights and rows are finite, bool [] on the device."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return torch.stack([gradient.isfinite().all() for gradient in (*gradients, row_gradients)]).all()
+
+    # --- what is seen --------------------------------------------------------------------------------------------
 
     def read_metrics(self) -> dict[str, float]:
         """Means since the last call, over all processes; the only place where a step waits for the device.
 
-        Raises NonFiniteLoss where the loss is NaN or infinite.
+        Accuracies and supervision steps are of the sequences that ended, and missing where none did. Raises
+        NonFiniteLoss where the loss is NaN or infinite.
         """
-        if not self._sums:
+        started = time.monotonic()
+        names, sums = self.metric_sums()
+        if not names:
             return {}
-        names = sorted(self._sums)
-        sums = torch.stack([self._sums[name].double() for name in names])
-        sums = self.accelerator.reduce(sums, "sum")
         values = dict(zip(names, sums.tolist(), strict=True))
-        count = max(values.pop("count"), 1)
-        rows = self._sum_steps * self.batch_size
-        per_row = ("loss", "token_loss", "halting_loss", "continue_loss")
-        metrics = {name: value / (rows if name in per_row else count) for name, value in values.items()}
+        self.seconds += time.monotonic() - started
+        ended, rows = values.pop("count"), self.metric_steps * self.batch_size
+        metrics = {name: values[name] / rows for name in PER_ROW if name in values}
+        if ended:
+            metrics |= {name: value / ended for name, value in values.items() if name not in PER_ROW}
         trunk_rate, puzzle_rate = self.rates()
         metrics |= {"lr": trunk_rate, "puzzle_lr": puzzle_rate, "examples_per_second": rows / max(self.seconds, 1e-9)}
-        self._sums, self._sum_steps, self.seconds = {}, 0, 0.0
+        metrics["peak_memory_gb"] = peak_memory(self.accelerator.device)
+        self._sums, self.metric_steps, self.seconds = {}, 0, 0.0
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteLoss(f"step {self.step}: the loss is {metrics['loss']} at learning rate {trunk_rate:.3g}")
         return metrics
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Within this context the model holds the moving average of its weights (where one is kept)."""
-        return _swapped(self.ema) if self.ema is not None else nullcontext()
+    def metric_sums(self) -> tuple[list[str], Tensor]:
+        """Names and float64 sums over all processes since metrics were read; collective."""
+        names = sorted(self._sums)
+        if not names:
+            return [], torch.zeros(0)
+        return names, self.accelerator.reduce(torch.stack([self._sums[name] for name in names]), "sum")
+
+    def load_metric_sums(self, names: Sequence[str], sums: Tensor, steps: int) -> None:
+        """Go on with the sums of `steps` steps from a checkpoint; one process takes them, so that they count once."""
+        share = sums.to(self.accelerator.device) * self.accelerator.is_main_process
+        self._sums, self.metric_steps, self.seconds = dict(zip(names, share, strict=True)), steps, 0.0
+
+    def check_finite(self) -> None:
+        """Raise NonFiniteLoss, in all processes alike, unless losses and weights are finite; waits for the device."""
+        tensors = [*self.model.parameters(), self.embedding.table, *(self._sums[name] for name in self._sums)]
+        # A sum is finite only if its terms are, and needs no memory of their size.
+        broken = sum((~tensor.detach().sum().isfinite()).double() for tensor in tensors)
+        assert isinstance(broken, Tensor)
+        if self.accelerator.reduce(broken, "sum").item():
+            rate = self.rates()[0]
+            raise NonFiniteLoss(f"step {self.step}: loss or weights are not finite at learning rate {rate:.3g}")
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The whole training state as named tensors and JSON facts; collective, the carry is in global slot order."""
-        tensors: dict[str, Tensor] = {f"model/{name}": t for name, t in self.model.state_dict().items()}
-        names = [name for name, _ in self.model.named_parameters()]
-        if self.ema is not None:
-            tensors |= {f"ema/{name}": t for name, t in zip(names, self.ema.averages, strict=True)}
-        state = self.optimiser.state_dict()["state"]
-        for index, name in enumerate(names):
-            for key, value in state.get(index, {}).items():
-                tensors[f"optimiser/{key}/{name}"] = torch.as_tensor(value)
-        tensors["puzzle_table"] = self.embedding.table
-        for name, value in self._named_carries():
-            tensors[f"carry/{name}"] = value
-        return tensors, {"scaler": self.scaler.state_dict() if self.scaler.is_enabled() else {}}
+        return state_of(self)
 
-    def _named_carries(self) -> Iterator[tuple[str, Tensor]]:
-        """The carry of every part over all processes, by global slot."""
-        for number, part in enumerate(self.parts):
-            carries = [work.carry for work in self.work if work.part is part]
-            if any(carry is None for carry in carries):
-                return
-            columns = [_carry_tensors(carry) for carry in carries if carry is not None]
-            for name in columns[0]:
-                local = torch.cat([column[name] for column in columns])
-                yield (
-                    f"{number}/{name}",
-                    self.accelerator.gather(local) if self.accelerator.num_processes > 1 else local,
-                )
-
-    def load_state_dict(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the number of processes and micro-batches may differ."""
-        self.step = facts["step"]
-        self.model.load_state_dict(_below(tensors, "model/"))
-        names = [name for name, _ in self.model.named_parameters()]
-        if self.ema is not None:
-            for name, average in zip(names, self.ema.averages, strict=True):
-                average.copy_(tensors[f"ema/{name}"])
-        moments = _below(tensors, "optimiser/")
-        state: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(names))}
-        for key, value in moments.items():
-            kind, name = key.split("/", 1)
-            state[names.index(name)][kind] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": state if moments else {}, "param_groups": groups})
-        self.embedding.table.copy_(tensors["puzzle_table"])
-        if facts["scaler"]:
-            self.scaler.load_state_dict(facts["scaler"])
-        for work in self.work:
-            number = self.parts.index(work.part)
-            work.carry = _carry_from(_below(tensors, f"carry/{number}/"), work.local, self.accelerator.device)
+        load_state(self, tensors, facts)
+
+
+def initial_model(config: RunConfig) -> RecursiveModel:
+    """The model that a run with this seed starts from; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return RecursiveModel(config.model)
 
 
 class _swapped(AbstractContextManager[None]):
@@ -333,38 +361,3 @@ class _swapped(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         self.ema.swap()
-
-
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _carry_tensors(carry: Carry) -> dict[str, Tensor]:
-    named = {f"state{index}": part for index, part in enumerate(carry.state)}
-    current = carry.current
-    return named | {
-        "steps": carry.steps,
-        "halted": carry.halted,
-        "inputs": current.inputs,
-        "labels": current.labels,
-        "puzzle_ids": current.puzzle_ids,
-    }
-
-
-def _within(whole: slice, start: int, stop: int) -> slice:
-    """A part of a slice, counted from its start."""
-    return slice(whole.start + start, whole.start + stop)
-
-
-def _carry_slice(carry: Carry | None, start: int, stop: int) -> Carry | None:
-    return None if carry is None else _carry_from(_carry_tensors(carry), slice(start, stop), carry.steps.device)
-
-
-def _carry_from(named: dict[str, Tensor], slots: slice, device: torch.device) -> Carry | None:
-    if not named:
-        return None
-    # A copy, since the slice would keep the whole batch's storage alive.
-    local = {name: tensor[slots].to(device, copy=True) for name, tensor in named.items()}
-    features = sum(name.startswith("state") for name in local)
-    batch = Batch(local["inputs"], local["labels"], local["puzzle_ids"])
-    return Carry(tuple(local[f"state{i}"] for i in range(features)), local["steps"], local["halted"], batch)
