@@ -74,6 +74,10 @@ class Predicted:
     tokens: NDArray[np.uint8]
     halting: NDArray[np.float32]
 
+    def __getitem__(self, index: NDArray[np.int64]) -> "Predicted":
+        """The answers at `index`."""
+        return Predicted(self.rows[index], self.tokens[index], self.halting[index])
+
 
 def predict(
     predictor: Predictor, batches: ArcBatches, rows: Rows, batch_size: int, accelerator: Accelerator

@@ -38,6 +38,7 @@ class Desk:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
         if not self.writes:
             return
+        make_folder(self.out.parent)
         try:
             meta_path(self.out).unlink(missing_ok=True)  # it spoke of an older submission
         except OSError as error:
@@ -88,5 +89,19 @@ class Desk:
             "outputs_without_candidates": self.written.outputs_without_candidates,
             "votes": self.votes,
             "agreement": round(self.agreement, 4),
+            "predicted_attempts": self.written.predicted_attempts,
             "failed_writes": self.failures,
         }
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it where they are missing; raises InputError when that is impossible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
+
+
+def summary_path(submission: Path) -> Path:
+    """`submission.summary.json` beside `submission.json`."""
+    return submission.with_name(f"{submission.stem}.summary.json")

@@ -56,21 +56,33 @@ class Voter:
         """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled.
 
         `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
-        whether everything was answered.
+        whether everything was answered; where it was not, answers vote that should have been repeated.
         """
-        unsettled: list[Rows] = []
+        waiting: list[Predicted] = []
         for side, part in self._by_side(rows):
             for predicted in self._answers(predictor, part, side):
-                settled = self._count(predicted, side, tally)
-                unsettled.append(predicted.rows[np.flatnonzero(~settled)])
+                settled = _settled(predicted, side)
+                self._count(predicted[np.flatnonzero(settled)], tally)
+                waiting.append(predicted[np.flatnonzero(~settled)])
                 progress(int(settled.sum()))
                 if stop():
-                    return False
-        for predicted in self._answers(predictor, joined(unsettled), CANVAS_SIDE):
-            progress(int(self._count(predicted, CANVAS_SIDE, tally).size))
+                    return self._give_up(waiting, 0, tally)
+        repeated = 0
+        for predicted in self._answers(predictor, joined([part.rows for part in waiting]), CANVAS_SIDE):
+            self._count(predicted, tally)
+            progress(len(predicted.rows))
+            repeated += len(predicted.rows)
             if stop():
-                return False
+                return self._give_up(waiting, repeated, tally)
         return True
+
+    def _give_up(self, waiting: Sequence[Predicted], repeated: int, tally: Tally) -> bool:
+        """Let the answers vote that wait to be repeated, but for the first `repeated` ones; False."""
+        for predicted in waiting:
+            skipped = min(repeated, len(predicted.rows))
+            self._count(predicted[np.arange(skipped, len(predicted.rows))], tally)
+            repeated -= skipped
+        return False
 
     def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
         """Answers to `rows` in windows of `side`; as many at once as have the tokens of `batch_size` full canvases."""
@@ -95,24 +107,26 @@ class Voter:
             self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups)
         return self._batches[side]
 
-    def _count(self, predicted: Predicted, side: int, tally: Tally) -> NDArray[np.bool_]:
-        """Add the votes of a batch; returns which rows are settled, bool [n]: all, or those closed in their window."""
+    def _count(self, predicted: Predicted, tally: Tally) -> None:
+        """Add the votes of a batch."""
         puzzles = predicted.rows.puzzles
-        settled = np.ones(len(predicted.rows), bool)
-        if side != CANVAS_SIDE:
-            heights, widths = largest_rectangles(predicted.tokens, side)
-            settled = closed(predicted.tokens, heights, widths, side)
         predictions = Predictions(
             predicted.tokens,
             predicted.halting,
             self.asked[predicted.rows.pairs],
             self.store.puzzle_dihedrals[puzzles],
             self.store.puzzle_permutations[puzzles],
-            settled,
-            puzzles,
+            puzzles=puzzles,
         )
         tally.add(count_candidates(predictions))
-        return settled
+
+
+def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:
+    """Which answers bool [n] need not be repeated: those closed in their window, and all on the full canvas."""
+    if side == CANVAS_SIDE:
+        return np.ones(len(predicted.rows), bool)
+    heights, widths = largest_rectangles(predicted.tokens, side)
+    return closed(predicted.tokens, heights, widths, side)
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

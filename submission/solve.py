@@ -18,7 +18,7 @@ import orjson
 from data_prep.files import run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.tasks import read_tasks
-from submission.desk import Desk
+from submission.desk import Desk, summary_path
 from submission.plan import TimePlan, duration, duration_text
 from submission.score import Scores, score
 from submission.settings import Settings, add_settings
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from submission.session import solve
     facts = solve(desk, arguments.checkpoint, settings, plan)
     if desk.writes:
-        report(desk, plan, facts, arguments.summary or arguments.out.with_suffix(".summary.json"))
+        report(desk, plan, facts, arguments.summary or summary_path(arguments.out))
     return 0
 
 
@@ -60,8 +60,8 @@ def report(desk: Desk, plan: TimePlan, facts: dict[str, Any], path: Path) -> Non
             print(line)
     print(f"agreement of the votes {summary['agreement']:.1%}, {summary['votes']} votes")
     print("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
-    for line in [] if scores is None else scores.lines():
-        print(line)
+    if scores is not None:
+        print("\n".join(scores.lines()))
     print(f"wrote {desk.out}: {desk.written.summary}")
 
 

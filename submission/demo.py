@@ -1,0 +1,148 @@
+"""The whole road on two CPU cores in about five minutes: real tasks in, a scored submission.json out.
+
+    make demo          or: python -m submission.demo [--out demo] [--train-time 2m30s] [--solve-time 2m]
+
+THE RULE, fixed before any result was seen: the demo's tasks are the first 20 by id of ARC-AGI-1 evaluation whose
+visible grids (demonstrations and test inputs), and the output sizes that the demonstrations imply, fit the smallest
+canvas. No test output takes part in the choice. The model is trained from scratch on the ARC-AGI-1 training tasks that
+fit the same canvas, without those that give a test pair of ARC-AGI-1 evaluation away; an exported checkpoint in
+`checkpoints/demo` is taken instead where there is one.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from arc_trm import run
+from arc_trm.config import RunConfig
+from arc_trm.datasets import arc_data
+from arc_trm.presets import PRESETS, override
+from arc_trm.trainer import Trainer
+from data_prep.canvas import CANVAS_SIDES, choose_side
+from data_prep.corpus import Corpus, merge, pinned_corpus
+from data_prep.files import read_json, run_program, write_atomic
+from data_prep.store import ArcStore, TaskEntry, build_store
+from data_prep.tasks import Pair, Task, read_solutions
+from submission import score, solve
+from submission.attempts import read_submission
+from submission.desk import make_folder, summary_path
+from submission.plan import duration, duration_text
+
+TASKS = 20
+SIDE = CANVAS_SIDES[0]
+SHIPPED = Path("checkpoints/demo")
+CONFIG: RunConfig = override(
+    PRESETS["arc1-small"],
+    {
+        "halting": {"max_supervision_steps": 8},
+        "train": {"steps": 100_000, "batch_size": 32, "precision": "bf16"},
+        "log": {"track": "none", "checkpoint_every": 100_000},
+    },
+)
+SOLVE_OPTIONS = ("--augmentations", "100", "--votes", "32", "--lr", "5e-4", "--embedding-share", "0.1")
+
+
+def hidden(task: Task) -> Task:
+    """The task as the competition hands it out: without test outputs."""
+    return Task(task.task_id, task.corpus, task.demonstrations, tuple(Pair(pair.input, None) for pair in task.tests))
+
+
+def demo_tasks() -> list[Task]:
+    """The tasks that the rule above chooses, with their outputs."""
+    tasks = sorted(pinned_corpus("arc1-evaluation").tasks, key=lambda task: task.task_id)
+    return [task for task in tasks if choose_side(hidden(task)) == SIDE][:TASKS]
+
+
+def training_store(augmentations: int = 100) -> ArcStore:
+    """ARC-AGI-1 training tasks on the smallest canvas, guarded against ARC-AGI-1 evaluation."""
+    corpus, guarded = pinned_corpus("arc1-training"), pinned_corpus("arc1-evaluation")
+    small = tuple(task for task in corpus.tasks if choose_side(TaskEntry.all_pairs(task).visible) == SIDE)
+    merged = merge([Corpus(corpus.name, corpus.version, small)], guarded=[guarded])
+    return build_store(merged.entries, augmentations, 0, {"recipe": "demo", **merged.describe()})
+
+
+def train(out: Path, seconds: float) -> Path:
+    """Train from scratch for so long; returns the run folder with its export."""
+    store = training_store()
+    accelerator = run.make_accelerator("none", out)
+    data = arc_data(store, CONFIG, accelerator.device)
+    trainer = Trainer(CONFIG, data.parts, accelerator, data.planned_steps(CONFIG))
+    run.begin(trainer, run.Start(out), data.naming, "demo")
+    log = run.MetricLog(accelerator, out, CONFIG, 0)
+    reason = run.train(trainer, out, data.facts | {"data_digest": "demo"}, None, log, time.monotonic() + seconds)
+    run.export(trainer, out / "export", data.training_tasks, data.facts)
+    print(f"trained on {len(store.groups)} tasks, {trainer.step} steps, {reason}")
+    return out
+
+
+def write_files(tasks: Sequence[Task], out: Path) -> tuple[Path, Path]:
+    """The tasks as the competition hands them out, and their solutions; both paths."""
+    challenges, solutions = out / "challenges.json", out / "solutions.json"
+    asked = {
+        task.task_id: {
+            "train": [{"input": p.input.tolist(), "output": _cells(p)} for p in task.demonstrations],
+            "test": [{"input": p.input.tolist()} for p in task.tests],
+        }
+        for task in tasks
+    }
+    write_atomic(challenges, orjson.dumps(asked))
+    write_atomic(solutions, orjson.dumps({task.task_id: [_cells(p) for p in task.tests] for task in tasks}))
+    return challenges, solutions
+
+
+def _cells(pair: Pair) -> list[list[int]]:
+    assert pair.output is not None
+    return pair.output.tolist()
+
+
+def scored(submission: Path, solutions: Path, log: Path) -> str:
+    """Score the submission, every task a line in `log`; returns the line that says how many outputs it solved."""
+    attempts, known = read_submission(submission), read_solutions(solutions)
+    scores = score.score(attempts, known)
+    lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task] + scores.lines()
+    write_atomic(log, ("\n".join(lines) + "\n").encode())
+    print("\n".join(scores.lines()))
+    # Where the model said nothing, simple guesses were handed in; what these solve is not the model's merit.
+    counts = read_json(summary_path(submission))["predicted_attempts"]
+    predicted = {
+        task_id: [tuple(pair)[:n] for pair, n in zip(outputs, counts[task_id], strict=True)]
+        for task_id, outputs in attempts.items()
+    }
+    by_model = score.score_ranked(predicted, known, k=2).outputs_solved
+    return f"solved {scores.outputs_solved} of {scores.outputs_total} test outputs, {by_model} of them by the model"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train, solve, score; the exit status."""
+    began = time.monotonic()
+    made = argparse.ArgumentParser(
+        prog="python -m submission.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--out", metavar="DIR", type=Path, default=Path("demo"), help="where everything goes (demo)")
+    made.add_argument(
+        "--train-time", metavar="TIME", type=duration, default=150.0, help="training from scratch (2m30s)"
+    )
+    made.add_argument("--solve-time", metavar="TIME", type=duration, default=120.0, help="adapting and predicting (2m)")
+    arguments = made.parse_args(argv)
+    out: Path = arguments.out
+    make_folder(out)
+    tasks = demo_tasks()
+    challenges, solutions = write_files(tasks, out)
+    print(f"the first {len(tasks)} tasks of ARC-AGI-1 evaluation that fit the smallest canvas: {challenges}")
+    with tempfile.TemporaryDirectory(dir=out, prefix=".run.") as folder:
+        checkpoint = SHIPPED if (SHIPPED / "export.json").is_file() else train(Path(folder), arguments.train_time)
+        paths = {"--challenges": challenges, "--checkpoint": checkpoint, "--out": out / "submission.json"}
+        words = [word for name, path in paths.items() for word in (name, str(path))]
+        solve.main([*words, "--time-budget", f"{arguments.solve_time}s", *SOLVE_OPTIONS])
+    solved = scored(out / "submission.json", solutions, out / "score.txt")
+    print(f"{solved} in {duration_text(time.monotonic() - began)}; every task in {out / 'score.txt'}")
+    print(out / "submission.json")
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
