@@ -124,7 +124,7 @@ class Block(nn.Module):
         if self.mixer == "attention":
             x = rms_norm(x + self.mix_tokens(x, rotary))
         else:
-            columns = x.transpose(1, 2)
+            columns = x.transpose(1, 2).contiguous()
             x = rms_norm(columns + self.mix_tokens(columns)).transpose(1, 2)
         return rms_norm(x + self.mix_features(x))
 
