@@ -5,7 +5,7 @@ place, flushed, and renamed into it, so it is either whole or not there; nothing
 
     runs/arc1/
         config.json             the run's settings
-        puzzles.safetensors     which augmented task each row of the embedding table belongs to
+        metrics.jsonl           every reported figure, one line a report; logs/ has them for TensorBoard
         checkpoints/step-00001000/{state.safetensors, state.json}
         export/{export.safetensors, export.json}
 """
@@ -25,11 +25,12 @@ from torch import Tensor
 
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, from_json, to_json
-from data_prep.files import InputError, file_digest, read_json, sync_folder, write_atomic
+from data_prep.files import InputError, file_digest, read_json, sha256_hex, sync_folder, write_atomic
 
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
+ASIDE = ".old"
 
 
 def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -39,6 +40,7 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent, f".{folder.name}.*")
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     except OSError as error:
         raise InputError(f"{folder}: cannot write ({error.strerror})") from error
@@ -52,13 +54,36 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
             "package": __version__,
             "sha256": file_digest(data),
         }
-        write_atomic(fresh / f"{kind}.json", orjson.dumps(header | dict(facts), option=orjson.OPT_INDENT_2))
-        fresh.chmod(0o755)
+        described = header | dict(facts)
+        described["facts_sha256"] = _facts_digest(described)
+        write_atomic(fresh / f"{kind}.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
+        _share(fresh, data)
         _replace_folder(fresh, folder)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot write ({error})") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path, pattern: str) -> None:
+    """Delete what a kill in the middle of a write left, but not a folder that stepped aside and may be the last."""
+    for abandoned in parent.glob(pattern):
+        if abandoned.suffix != ASIDE:
+            shutil.rmtree(abandoned, ignore_errors=True)
+
+
+def _facts_digest(facts: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything that a JSON file says, whatever its layout."""
+    said = {name: value for name, value in facts.items() if name != "facts_sha256"}
+    return sha256_hex(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
+
+
+def _share(folder: Path, file: Path) -> None:
+    """Give a temporary folder and a safetensors file, which are private, the modes of ordinary ones."""
+    umask = os.umask(0)
+    os.umask(umask)
+    folder.chmod(0o777 & ~umask)
+    file.chmod(0o666 & ~umask)
 
 
 def _flush(path: Path) -> None:
@@ -68,7 +93,7 @@ def _flush(path: Path) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.old")
+    return folder.with_name(f".{folder.name}{ASIDE}")
 
 
 def _replace_folder(fresh: Path, folder: Path) -> None:
@@ -90,6 +115,8 @@ def read_folder(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, A
         raise InputError(f"{folder / kind}.json: not a file of format {FORMATS[kind]}")
     if facts.get("version") != FORMAT_VERSION:
         raise InputError(f"{folder / kind}.json: format version {facts.get('version')}, expected {FORMAT_VERSION}")
+    if facts.get("facts_sha256") != _facts_digest(facts):
+        raise InputError(f"{folder / kind}.json: altered (its sha256 is not the one it names)")
     data = folder / f"{kind}.safetensors"
     found = file_digest(data)
     if found != facts.get("sha256"):
@@ -155,22 +182,35 @@ def checkpoint_folders(run: Path) -> list[Path]:
     return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
 
 
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Where the checkpoint after `step` is or will be."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
 def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> Path:
-    """Write the state after `step` and delete all but the newest `keep` checkpoints; returns the folder."""
-    folder = run / "checkpoints" / f"step-{step:08d}"
-    write_folder(folder, STATE, tensors, {"step": step, **facts})
-    for old in checkpoint_folders(run)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    for abandoned in (run / "checkpoints").glob(".step-*"):  # left by a kill in the middle of a write
+    """Write the state after `step` and delete older checkpoints but the newest `keep`; returns the folder."""
+    folder = checkpoint_folder(run, step)
+    _remove_abandoned(run / "checkpoints", ".step-*")
+    write_folder(folder, STATE, tensors, {**facts, "step": step})
+    for abandoned in (run / "checkpoints").glob(".step-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
+    # Later ones can only be broken ones, from before a resume: they must not push good ones out.
+    for old in [path for path in checkpoint_folders(run) if path <= folder][: -max(keep, 1)]:
+        shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
 def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint that is whole, or None where there is none; `warn` gets a line about each refused one."""
-    for folder in reversed(checkpoint_folders(run)):
+    """The newest checkpoint that is whole, or None where there is none at all; `warn` hears of each refused one.
+
+    Raises InputError when there are checkpoints but none is whole.
+    """
+    folders = checkpoint_folders(run)
+    for folder in reversed(folders):
         try:
             return read_folder(folder, STATE)
         except InputError as error:
             warn(f"refused a checkpoint: {error}")
+    if folders:
+        raise InputError(f"{run}: none of its {len(folders)} checkpoints is whole; start again with another --out")
     return None

@@ -170,6 +170,51 @@ class RunConfig:
     """Seed of the initial weights, the sampler and the exploration."""
 
 
+INFINITY = float("inf")
+# What a number may be at least and at most; settings that are not listed may be any value of their type.
+RANGES: dict[str, tuple[float, float]] = {
+    **{
+        f"model.{name}": (1, INFINITY)
+        for name in (
+            "vocab_size", "seq_len", "hidden", "heads", "layers", "expansion", "latent_steps", "deep_steps", "prefix"
+        )
+    },
+    **{f"model.{name}": (0, INFINITY) for name in ("answer_layers", "latents", "graded_updates", "puzzle_width")},
+    "halting.max_supervision_steps": (1, INFINITY),
+    "halting.exploration": (0, 1),
+    "halting.loss_weight": (0, INFINITY),
+    **{f"train.{name}": (1, INFINITY) for name in ("batch_size", "epochs", "micro_batches", "share_multiple")},
+    **{
+        f"train.{name}": (0, INFINITY)
+        for name in ("steps", "lr", "weight_decay", "puzzle_lr", "puzzle_weight_decay", "warmup_steps", "lr_min_ratio")
+    },
+    **{f"train.{name}": (0, 1) for name in ("beta1", "beta2", "warmup_share", "ema")},
+    **{
+        f"log.{name}": (1, INFINITY)
+        for name in (
+            "every", "checkpoint_every", "keep_checkpoints", "evaluation_augmentations", "evaluation_batch"
+        )
+    },
+    "log.evaluate_every": (0, INFINITY),
+    "seed": (0, 2**64 - 1),
+}  # fmt: skip
+
+
+def check_config(config: RunConfig) -> None:
+    """Raise InputError naming the first setting that is out of its range."""
+    for name, (least, most) in RANGES.items():
+        value: Any = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not least <= value <= most:
+            limits = f"at least {least}" if most == INFINITY else f"{least} to {most}"
+            raise InputError(f"{name}: found {value}, expected {limits}")
+    head_size = config.model.hidden // config.model.heads
+    if config.model.mixer == "attention" and (head_size < 2 or head_size % 2):
+        # Rotary positions turn the numbers of a head in pairs.
+        raise InputError(f"model.heads: {config.model.heads} heads of {head_size} numbers, expected an even size")
+
+
 def to_json(config: Any) -> dict[str, Any]:
     """A configuration dataclass as plain JSON values."""
     return asdict(config)

@@ -62,7 +62,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         int(store.pair_training.sum()),
         PuzzleNaming.of(store),
         store.training_digests(),
-        {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "corpora")},
+        {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
     )
 
 

@@ -1,20 +1,14 @@
 """Which augmented task each row of an embedding table belongs to, so that rows survive a growing dataset."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from data_prep.files import InputError, write_atomic
 from data_prep.store import ArcStore
-
-FILE = "puzzles.safetensors"
 
 
 @dataclass(frozen=True)
@@ -32,33 +26,22 @@ class PuzzleNaming:
         names = tuple(group.name for group in store.groups)
         return cls(names, store.puzzle_groups, store.puzzle_dihedrals, store.puzzle_permutations)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The arrays as tensors of their own, for a checkpoint; the names of the groups go beside them."""
+        arrays = {"groups": self.puzzle_groups, "dihedrals": self.dihedrals, "permutations": self.permutations}
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], groups: Sequence[str]) -> "PuzzleNaming":
+        """What `tensors` gave."""
+        return cls(tuple(groups), *(tensors[name].numpy() for name in ("groups", "dihedrals", "permutations")))
+
     def keys(self, groups: tuple[str, ...]) -> NDArray[np.int64]:
         """One number a puzzle [N], equal for equal names; `groups` numbers the groups, -1 for one not among them."""
         numbers = {name: number for number, name in enumerate(groups)}
         group = np.array([numbers.get(name, -1) for name in self.groups], np.int64)[self.puzzle_groups]
         permutation = self.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
         return np.where(group < 0, -1, (group * 8 + self.dihedrals) * 10**10 + permutation)
-
-
-def write_naming(run: Path, naming: PuzzleNaming) -> None:
-    """Write the naming into a run folder, atomically."""
-    arrays = {
-        "puzzle_groups": torch.from_numpy(np.array(naming.puzzle_groups)),
-        "dihedrals": torch.from_numpy(np.array(naming.dihedrals)),
-        "permutations": torch.from_numpy(np.array(naming.permutations)),
-    }
-    write_atomic(run / FILE, save(arrays, {"groups": orjson.dumps(naming.groups).decode()}))
-
-
-def read_naming(run: Path) -> PuzzleNaming:
-    """The naming in a run folder; raises InputError where it is missing."""
-    path = run / FILE
-    if not path.is_file():
-        raise InputError(f"{path}: missing, cannot tell which puzzle each embedding row belongs to")
-    with safe_open(path, "np") as file:
-        groups = tuple(orjson.loads(file.metadata()["groups"]))
-        names = ("puzzle_groups", "dihedrals", "permutations")
-        return PuzzleNaming(groups, *(file.get_tensor(name) for name in names))
 
 
 def carry_over(old: PuzzleNaming, table: Tensor, new: PuzzleNaming) -> tuple[Tensor, int]:

@@ -8,23 +8,30 @@ The first word is a preset, `<data>[-<variant>]`; every setting of it can be ove
 `accelerate launch`, `python -m arc_trm.train` runs one process.
 """
 
+import difflib
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import tyro
+from accelerate import Accelerator
 
 from arc_trm import run
 from arc_trm.compiling import compile_or_explain
-from arc_trm.config import RunConfig
+from arc_trm.config import RunConfig, check_config
 from arc_trm.datasets import open_training_data
-from arc_trm.presets import PRESETS, describe
+from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.files import InputError, file_digest, run_program
 from data_prep.store import MANIFEST, ArcStore
 from submission.evaluation import arc_evaluation
+
+PROGRAM = "arc_trm.train"
+# The scores that the last line names; the log holds all of them.
+FINAL_FIGURES = ("evaluation/outputs", "evaluation/task_mean", "evaluation/tasks", "evaluation/exact_accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +43,7 @@ class Arguments(RunConfig):
     out: Path
     """Run folder: checkpoints, logs, export."""
     resume: bool = False
-    """Go on from the newest whole checkpoint in --out."""
+    """Go on from the newest whole checkpoint in --out; without any, start a new run."""
     init_from: Path | None = None
     """Start a new run from the weights and the mean embedding of this export or run folder."""
     allow_changes: bool = False
@@ -50,19 +57,59 @@ class Arguments(RunConfig):
         return RunConfig(**{field.name: getattr(self, field.name) for field in fields(RunConfig)})
 
 
-def arguments_for(preset: RunConfig) -> Arguments:
-    """The command line's defaults for a preset."""
-    settings = {field.name: getattr(preset, field.name) for field in fields(RunConfig)}
-    return Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
+def help_text() -> str:
+    """What `--help` prints without a preset: the two tables that presets are composed from."""
+    lines = [
+        f"usage: {PROGRAM} PRESET --data FOLDER --out FOLDER [--resume] [--SECTION.SETTING VALUE ...]",
+        f"       {PROGRAM} PRESET --help    every setting of a preset, with its value",
+        "",
+        "Train a model of the family on a built dataset. A preset is DATA or DATA-VARIANT.",
+        "",
+        "DATA:",
+        *(f"  {name:12}{describe(name)}" for name in DATA),
+        "",
+        "VARIANT, and what it changes:",
+    ]
+    for name, sections in VARIANTS.items():
+        changes = [f"{section}.{key} {value}" for section, keys in sections.items() for key, value in keys.items()]
+        lines += textwrap.wrap(", ".join(changes), 100, initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    return "\n".join(lines)
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """The command line; exits with status 2 and names what is valid where it is wrong, with 0 after --help."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(help_text())
+        raise SystemExit(0 if argv else 2)
+    name, *rest = argv
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(
+            f"found {name!r}, expected a preset first: {hint}DATA or DATA-VARIANT with DATA of {', '.join(DATA)} "
+            f"and VARIANT of {', '.join(VARIANTS)}"
+        )
+    settings = {field.name: getattr(PRESETS[name], field.name) for field in fields(RunConfig)}
+    default = Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
+    arguments = tyro.cli(Arguments, default=default, args=rest, prog=f"{PROGRAM} {name}", description=describe(name))
+    check_config(arguments.config)
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train, evaluate, export."""
-    choices = {name: (describe(name), arguments_for(preset)) for name, preset in PRESETS.items()}
-    arguments = tyro.extras.overridable_config_cli(choices, args=argv, prog="arc_trm.train")
-    config = arguments.config
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     accelerator = run.make_accelerator(arguments.log.track, arguments.out)
-    say = print if accelerator.is_main_process else (lambda *_, **__: None)
+    with run.explained_memory(arguments.config, accelerator):
+        line = train(arguments, accelerator)
+    if accelerator.is_main_process:
+        print(line)
+    return 0
+
+
+def train(arguments: Arguments, accelerator: Accelerator) -> str:
+    """The whole run; returns the line to end with."""
+    config, out = arguments.config, arguments.out
     data = open_training_data(arguments.data, config, accelerator.device)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
     trainer = Trainer(
@@ -72,26 +119,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         data.planned_steps(config),
         compile_model=(lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None,
     )
-    start = run.Start(arguments.out, arguments.resume, arguments.init_from, arguments.allow_changes)
-    say(run.begin(trainer, start, data.naming, facts["data_digest"]), file=sys.stderr)
-    log = run.MetricLog(accelerator, arguments.out, config, trainer.step)
+    start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
+    line = run.begin(trainer, start, data.naming, facts["data_digest"], data.facts)
+    if accelerator.is_main_process:
+        print(line, file=sys.stderr)
+    log = run.MetricLog(accelerator, out, config, trainer.step)
     evaluate = arc_evaluation(data.store, config.log) if isinstance(data.store, ArcStore) else None
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
-        reason = run.train(trainer, arguments.out, facts, evaluate, log, deadline)
+        reason = run.train(trainer, out, facts, evaluate, log, deadline)
     except NonFiniteLoss as error:
-        raise InputError(f"{error}; the last good checkpoint is kept, go on with a lower train.lr") from error
-    scores = evaluate(trainer) if evaluate and reason == "finished" else {}
-    log.add(scores, trainer.step)
-    run.export(trainer, arguments.out / "export", data.training_tasks, facts)
+        raise InputError(f"{error}; {run.last_good(trainer, out)}; go on with a lower train.lr") from error
+    run.export(trainer, out / "export", data.training_tasks, facts)
     accelerator.end_training()
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES)
-    say(f"wrote {arguments.out / 'export'}: {trainer.step} steps, {reason}{', ' if figures else ''}{figures}")
-    return 0
-
-
-# The scores that the last line names; the log holds all of them.
-FINAL_FIGURES = ("evaluation/outputs", "evaluation/task_mean", "evaluation/tasks", "evaluation/exact_accuracy")
+    scores = log.scores if log.evaluated(trainer.step) else {}
+    figures = [f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES]
+    return ", ".join([f"wrote {out / 'export'}: {trainer.step} steps", reason, *figures])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
 from arc_trm.halting import Carry, initial_carry, supervision_step
 from arc_trm.model import RecursiveModel
+from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import AdamAtan2, learning_rate
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.training_state import carry_from, carry_tensors, load_state, state_of
@@ -148,6 +149,9 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
+        self.naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to, for checkpoints
+        self.saved_step: int | None = None  # whose state the newest checkpoint holds
+        self.should_stop: Callable[[], bool] = lambda: False  # whether an evaluation is to end early; collective
         device = accelerator.device
         self.model = (model or initial_model(config)).to(device)
         weights = self.model.token_embedding.dtype

@@ -12,6 +12,7 @@ from torch import Tensor
 from arc_trm.batches import Batch
 from arc_trm.halting import Carry
 from arc_trm.model import RecursiveModel
+from arc_trm.naming import PuzzleNaming
 from data_prep.files import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, Tensor]
 
-MODEL, EMA, OPTIMISER, CARRY = "model/", "ema/", "optimiser/", "carry/"
+MODEL, EMA, OPTIMISER, CARRY, NAMING = "model/", "ema/", "optimiser/", "carry/", "puzzles/"
 TABLE, SUMS = "puzzle_table", "metric_sums"
 
 
@@ -35,11 +36,14 @@ def state_of(trainer: "Trainer") -> tuple[Tensors, dict[str, Any]]:
             tensors[f"{OPTIMISER}{key}/{name}"] = torch.as_tensor(value)
     tensors[TABLE] = trainer.embedding.table
     tensors |= {CARRY + name: value for name, value in _carries(trainer)}
+    if trainer.naming is not None:
+        tensors |= {NAMING + name: tensor for name, tensor in trainer.naming.tensors().items()}
     metrics, tensors[SUMS] = trainer.metric_sums()
     return tensors, {
         "step": trainer.step,
         "planned_steps": trainer.planned_steps,
         "parts": _layout(trainer),
+        "puzzle_groups": None if trainer.naming is None else list(trainer.naming.groups),
         "metrics": metrics,
         "metric_steps": trainer.metric_steps,
         "scaler": trainer.scaler.state_dict(),
@@ -64,6 +68,12 @@ def load_state(trainer: "Trainer", tensors: Mapping[str, Tensor], facts: Mapping
         number = trainer.parts.index(work.part)
         named = below(tensors, f"{CARRY}{number}/") if same_slots else {}
         work.carry = carry_from(named, work.local, trainer.accelerator.device, trainer.dtype) if named else None
+
+
+def saved_naming(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> PuzzleNaming | None:
+    """Which puzzle each row of a checkpoint's embedding table belongs to; None where there is nothing to tell apart."""
+    groups = facts["puzzle_groups"]
+    return None if groups is None else PuzzleNaming.from_tensors(below(tensors, NAMING), groups)
 
 
 def load_weights(model: RecursiveModel, weights: Mapping[str, Tensor]) -> None:

@@ -29,7 +29,10 @@ def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
 
 
 def arc_evaluation(store: ArcStore, log: LogConfig) -> Callable[[Trainer], dict[str, float]] | None:
-    """What evaluates a trainer on the scored tasks of `store`; None where nothing is scored."""
+    """What evaluates a trainer on the scored tasks of `store`; None where nothing is scored.
+
+    An evaluation that the trainer asks to stop has no scores.
+    """
     solutions = solutions_of(store)
     if not solutions:
         return None
@@ -45,8 +48,8 @@ def arc_evaluation(store: ArcStore, log: LogConfig) -> Callable[[Trainer], dict[
             trainer.averaged(),
             tqdm(total=len(rows), unit="row", desc="evaluating", disable=quiet, leave=False) as bar,
         ):
-            voter.vote(trainer.predictor(), rows, tally, bar.update)
-        return tally_scores(tally, solutions)
+            complete = voter.vote(trainer.predictor(), rows, tally, bar.update, trainer.should_stop)
+        return tally_scores(tally, solutions) if complete else {}
 
     return evaluate
 
