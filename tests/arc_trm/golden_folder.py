@@ -54,11 +54,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "direct": (
         "transformers_baseline",
-        # Twelve heads do not divide it; the published attention takes heads of 3 then, but rotary needs an even size.
+        # Four heads do not divide the width; each then has the floor, 6. Cycles mean nothing here: one pass.
         {"hidden_size": 26, "num_heads": 4, "H_layers": 3, "H_cycles": 2, "seq_len": 8}
         | {"vocab_size": 9, "puzzle_emb_ndim": 29},
     ),
 }
+
+# Weights with which training halts some rows early and keeps others.
+SEEDS = {"att": 5, "mixer": 5, "one": 0, "many": 1, "two_networks": 6, "direct": 3}
 
 
 def random_weights(arch: str, config: Mapping[str, Any], generator: torch.Generator) -> dict[str, Tensor]:
@@ -309,8 +312,8 @@ def write_golden_folder(folder: Path) -> None:
     """A golden folder with every architecture and the small parts, at other sizes than the given ones."""
     folder.mkdir(parents=True, exist_ok=True)
     models = {}
-    for seed, (name, (arch, changes)) in enumerate(MODELS.items()):
-        config = BASE | changes
+    for name, (arch, changes) in MODELS.items():
+        config, seed = BASE | changes, SEEDS[name]
         tensors = golden_tensors(arch, config, seed)
         save_file(tensors, folder / f"{name}.safetensors")
         noise = measured_noise(tensors, arch, config, seed)
