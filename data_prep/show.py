@@ -41,7 +41,7 @@ def show_task(task: Task) -> str:
 def show_pair(pair: Pair) -> str:
     """Input and output next to each other."""
     grids = [grid for grid in (pair.input, pair.output) if grid is not None]
-    style = fitting_style(grids)
+    style = fitting_style([grid.shape[1] for grid in grids])
     texts = [render(grid, style) for grid in grids]
     return beside(texts if pair.output is not None else [*texts, "?"], gap="    ")
 

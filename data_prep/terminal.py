@@ -27,11 +27,14 @@ PALETTE = (
     "#7FDBFF",
     "#870C25",
 )
-COLOUR_NAMES = ("black", "blue", "red", "green", "yellow", "grey", "magenta", "orange", "sky", "maroon")
+# On a drawn canvas, PAD is left empty and EOS is a dark grey that is no colour of ARC.
+PAD_SYMBOL, EOS_SYMBOL = ".", "e"
+_HEX = {**{str(colour): code for colour, code in enumerate(PALETTE)}, EOS_SYMBOL: "#3A3A3A"}
 # The nearest of xterm's 256 colours, for terminals that do not say that they know more.
-_XTERM = (16, 32, 203, 41, 220, 248, 199, 208, 117, 88)
+_XTERM = dict(zip(_HEX, (16, 32, 203, 41, 220, 248, 199, 208, 117, 88, 237), strict=True))
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_FOREGROUND, _BACKGROUND = 38, 48
 
 
 def wants_colour(stream: TextIO | None = None) -> bool:
@@ -49,18 +52,25 @@ def render(grid: Grid, style: str | None = None) -> str:
 
     None chooses blocks where `wants_colour`, else digits. Raises InputError for an unknown style.
     """
+    return render_symbols(["".join(map(str, row)) for row in grid.tolist()], style)
+
+
+def render_symbols(rows: Sequence[str], style: str | None = None) -> str:
+    """The same for rows of symbols: digits are colours, PAD_SYMBOL and EOS_SYMBOL what a canvas has besides."""
     if style is None:
         style = "blocks" if wants_colour() else "digits"
     if style not in STYLES:
         raise InputError(f"unknown style {style!r}, expected one of: {', '.join(STYLES)}")
-    return "\n".join(STYLES[style](grid.tolist()))
+    return "\n".join(STYLES[style](rows))
 
 
-def _colour(colour: int, layer: int) -> str:
-    """The escape sequence parameters for a colour as foreground (38) or background (48)."""
+def _colour(symbol: str, layer: int) -> str:
+    """The escape sequence parameters of a symbol's colour in a layer."""
+    if symbol not in _HEX:
+        return str(layer + 1)  # the terminal's own
     if os.environ.get("COLORTERM") not in ("truecolor", "24bit"):
-        return f"{layer};5;{_XTERM[colour]}"
-    red, green, blue = bytes.fromhex(PALETTE[colour][1:])
+        return f"{layer};5;{_XTERM[symbol]}"
+    red, green, blue = bytes.fromhex(_HEX[symbol][1:])
     return f"{layer};2;{red};{green};{blue}"
 
 
@@ -74,32 +84,34 @@ def _framed(lines: Sequence[str], width: int) -> list[str]:
     ]
 
 
-def _blocks(rows: Sequence[Sequence[int]]) -> list[str]:
+def _blocks(rows: Sequence[str]) -> list[str]:
     """Two character cells a grid cell."""
     lines = [
-        "".join(f"\x1b[{_colour(colour, 48)}m{'  ' * len(list(run))}" for colour, run in groupby(row)) + _RESET
+        "".join(f"\x1b[{_colour(symbol, _BACKGROUND)}m{'  ' * len(list(run))}" for symbol, run in groupby(row)) + _RESET
         for row in rows
     ]
     return _framed(lines, 2 * len(rows[0]))
 
 
-def _compact(rows: Sequence[Sequence[int]]) -> list[str]:
+def _compact(rows: Sequence[str]) -> list[str]:
     """Two grid rows a line, one character cell wide: a quarter of the room, and the cells are square."""
     lines = []
-    for upper, lower in zip_longest(rows[::2], rows[1::2]):
+    for upper, lower in zip_longest(rows[::2], rows[1::2], fillvalue=PAD_SYMBOL * len(rows[0])):
         line = ""
-        for (above, below), run in groupby(zip(upper, lower or [None] * len(upper), strict=True)):
-            background = "49" if below is None else _colour(below, 48)
-            line += f"\x1b[{_colour(above, 38)};{background}m{'▀' * len(list(run))}"
+        for (above, below), run in groupby(zip(upper, lower, strict=True)):
+            # A half block has a colour of its own only in the foreground, so an empty upper half needs the other one.
+            half, front, back = ("▄", below, above) if above == PAD_SYMBOL else ("▀", above, below)
+            block = " " if front == PAD_SYMBOL else half
+            line += f"\x1b[{_colour(front, _FOREGROUND)};{_colour(back, _BACKGROUND)}m{block * len(list(run))}"
         lines.append(line + _RESET)
     return _framed(lines, len(rows[0]))
 
 
-def _digits(rows: Sequence[Sequence[int]]) -> list[str]:
-    return [" ".join(map(str, row)) for row in rows]
+def _digits(rows: Sequence[str]) -> list[str]:
+    return [" ".join(row) for row in rows]
 
 
-STYLES: dict[str, Callable[[Sequence[Sequence[int]]], list[str]]] = {
+STYLES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "blocks": _blocks,
     "compact": _compact,
     "digits": _digits,
@@ -123,12 +135,7 @@ def beside(texts: Sequence[str], gap: str = "  ") -> str:
     )
 
 
-def terminal_width() -> int:
-    """Columns of the terminal, or of the text where there is none (80, or what COLUMNS says)."""
-    return shutil.get_terminal_size().columns
-
-
-def fitting_style(grids: Sequence[Grid], gap: int = 4) -> str | None:
-    """The style in which these grids fit next to each other: None (the usual one), or "compact" if that is needed."""
-    width = sum(2 * grid.shape[1] + 2 for grid in grids) + gap * (len(grids) - 1)
-    return "compact" if wants_colour() and width > terminal_width() else None
+def fitting_style(columns: Sequence[int], gap: int = 4) -> str | None:
+    """The style in which grids of so many columns fit side by side: None (the usual one), or "compact" if needed."""
+    width = sum(2 * count + 2 for count in columns) + gap * (len(columns) - 1)
+    return "compact" if wants_colour() and width > shutil.get_terminal_size().columns else None

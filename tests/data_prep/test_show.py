@@ -1,3 +1,5 @@
+"""Grids, tasks, corpora and datasets in the terminal."""
+
 import io
 import re
 from pathlib import Path
@@ -14,7 +16,7 @@ from data_prep.grid import COLOURS, MAX_SIDE, Grid
 from data_prep.show import find_tasks, main, pick, render, show_task
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Pair, Task
-from data_prep.terminal import COLOUR_NAMES, PALETTE, STYLES, beside, fitting_style, visible_width, wants_colour
+from data_prep.terminal import PALETTE, STYLES, beside, fitting_style, render_symbols, visible_width, wants_colour
 
 GRIDS = hnp.arrays(
     np.uint8,
@@ -46,8 +48,7 @@ def cells(text: str, style: str) -> list[list[int | None]]:
         for codes, body in re.findall(r"\x1b\[([0-9;]*)m([^\x1b]*)", line):
             for layer, number in re.findall(r"(38|48);5;(\d+)", codes):
                 colours[int(layer)] = xterm[int(number)]
-            if codes.endswith("49"):
-                colours[48] = None
+            colours |= {layer: None for layer in colours if str(layer + 1) in codes.split(";")}
             if style == "blocks":
                 above += [colours[48]] * (body.count("  ") if "│" not in body else 0)
             else:
@@ -75,10 +76,24 @@ def test_a_compact_picture_takes_a_quarter_of_the_room() -> None:
     assert (visible_width(render(grid, "compact")), render(grid, "compact").count("\n") + 1) == (11 + 2, 4 + 2)
 
 
+def test_a_canvas_shows_border_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    rows = ["3e.", "ee."]
+    assert render_symbols(rows, "digits") == "3 e .\ne e ."
+    grey, green = "2;58;58;58", "2;46;204;64"
+    blocks = render_symbols(rows, "blocks").split("\n")
+    assert f"\x1b[48;{green}m  \x1b[48;{grey}m  \x1b[49m  \x1b[0m" in blocks[1]
+    assert f"\x1b[48;{grey}m    \x1b[49m  \x1b[0m" in blocks[2]
+    compact = render_symbols([*rows, "..4"], "compact").split("\n")
+    assert f"\x1b[38;{green};48;{grey}m▀\x1b[38;{grey};48;{grey}m▀\x1b[39;49m \x1b[0m" in compact[1]
+    assert "\x1b[39;49m  \x1b[38;2;255;220;0;49m▀\x1b[0m" in compact[2]
+    assert "\x1b[38;2;255;220;0;49m▄" in render_symbols([".", "4"], "compact")
+
+
 def test_true_colour_is_the_palette(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLORTERM", "truecolor")
     assert "\x1b[48;2;0;116;217m" in render(np.array([[1]], np.uint8), "blocks")  # 0074D9
-    assert len(PALETTE) == len(COLOUR_NAMES) == len(set(PALETTE)) == COLOURS
+    assert len(PALETTE) == len(set(PALETTE)) == COLOURS
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +117,7 @@ def test_render_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_wide_pair_is_drawn_compact(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = np.zeros((3, 17), np.uint8), np.zeros((3, 30), np.uint8)
+    small, large = 17, 30
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     assert fitting_style([small, small]) is None  # 36 + 4 + 36 columns
