@@ -1,0 +1,154 @@
+"""Films: step by step what prediction answers at once, the right embedding, the terminal and the file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from arc_trm.checkpoint import Export, write_checkpoint, write_export
+from arc_trm.config import HaltingConfig, ModelConfig
+from arc_trm.evaluate import Predictor
+from arc_trm.model import RecursiveModel
+from arc_trm.naming import PuzzleNaming
+from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.training_state import NAMING, TABLE
+from data_prep.canvas import PAD, encode
+from data_prep.files import InputError
+from data_prep.store import TaskEntry, build_store
+from submission.film import Step, canvas_texts, film, find_embedding, main, show_steps
+from submission.film_file import read_film
+from tests.data_prep.material import as_json, grid, pair, task
+
+STEPS = 3
+CONFIG = ModelConfig(hidden=16, heads=2, layers=1, prefix=2, puzzle_width=7, latent_steps=2, deep_steps=1)
+TASK = task("abc", [pair(["12", "34"], ["43", "21"])], [pair(["15", "34"], None), pair(["1"], None)])
+
+
+def exported(config: ModelConfig = CONFIG) -> Export:
+    torch.manual_seed(0)
+    weights = {name: tensor.clone() for name, tensor in RecursiveModel(config).state_dict().items()}
+    halting = HaltingConfig(max_supervision_steps=STEPS)
+    return Export(config, halting, weights, torch.randn(config.puzzle_width), facts={"sha256": "c0ffee"})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    write_export(tmp_path / "export", exported())
+    (tmp_path / "tasks.json").write_bytes(orjson.dumps({"abc": as_json(TASK)}))
+    return ["--checkpoint", str(tmp_path), "--challenges", str(tmp_path / "tasks.json"), "--task", "abc"]
+
+
+@pytest.mark.parametrize("side", [11, 30])
+def test_the_last_step_is_what_prediction_answers(side: int) -> None:
+    made = exported()
+    model = RecursiveModel(CONFIG).eval()
+    model.load_state_dict(made.weights)
+    question = TASK.tests[0].input
+    found, steps = film(made, made.puzzle_mean, question, side, None)
+    embedding = PuzzleEmbedding(1, CONFIG.puzzle_width, torch.device("cpu"))
+    embedding.table.copy_(made.puzzle_mean[None])
+    inputs = torch.from_numpy(encode(question, side=found).astype(np.int32))[None]
+    batch = type("OneRow", (), {"inputs": inputs, "puzzle_ids": torch.zeros(1, dtype=torch.int64)})
+    predictor = Predictor(model, model, embedding, made.halting, torch.float32)
+    tokens, halting = predictor.answer(batch)  # type: ignore[arg-type]
+    assert len(steps) == STEPS
+    np.testing.assert_array_equal(steps[-1].answer, tokens[0].numpy())
+    assert steps[-1].halting == pytest.approx(float(halting[0]))
+    assert all(len(step.latents) == 1 for step in steps)
+
+
+def test_an_answer_that_its_window_does_not_close_is_given_on_the_full_canvas() -> None:
+    side, steps = film(exported(), exported().puzzle_mean, TASK.tests[0].input, 11, None)
+    assert side == 30  # an untrained model closes nothing
+    assert steps[0].answer.shape == (900,)
+
+
+@pytest.mark.parametrize(("recursion", "latents"), [("single_latent", 0), ("multi_scale_latent", 2)])
+def test_every_latent_is_read(recursion: str, latents: int) -> None:
+    made = exported(replace(CONFIG, recursion=recursion))  # type: ignore[arg-type]
+    _, steps = film(made, made.puzzle_mean, TASK.tests[0].input, 30, 1)
+    assert [len(step.latents) for step in steps] == [latents]
+
+
+def test_a_puzzle_keeps_its_own_embedding(tmp_path: Path) -> None:
+    made, table = exported(), torch.randn(6, CONFIG.puzzle_width)
+    row, source = find_embedding(tmp_path, made, "abc")
+    assert row is made.puzzle_mean
+    assert source.startswith("the mean of all puzzles")
+    named = replace(made, puzzle_table=table, puzzle_names=("own/x", "own/abc|||t1|||0123456789", "own/abc"))
+    assert torch.equal(find_embedding(tmp_path, named, "abc")[0], table[2])
+
+
+def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
+    other = replace(TASK, task_id="other")
+    store = build_store([TaskEntry.demonstrations_only(one) for one in (other, TASK)], 2, 0)
+    table = torch.randn(len(store.puzzle_groups), CONFIG.puzzle_width)
+    naming = PuzzleNaming.of(store)
+    tensors = {TABLE: table} | {NAMING + name: tensor for name, tensor in naming.tensors().items()}
+    write_checkpoint(tmp_path, 1, tensors, {"puzzle_groups": list(naming.groups)}, keep=1)
+    row, source = find_embedding(tmp_path, exported(), "abc")
+    assert torch.equal(row, table[store.group_puzzles[1]])
+    assert source == "the task's own"
+    assert find_embedding(tmp_path, exported(), "unknown")[1].startswith("the mean")
+
+
+def test_a_film_shows_the_corner_that_is_used() -> None:
+    answer = encode(grid(["123", "456"]), side=11)
+    noise = np.where(answer == PAD, 7, answer).astype(np.uint8)  # beyond its border a model says anything
+    frames = canvas_texts([Step(noise, (answer,), 0.125), Step(answer, (answer,), 0.5)], 11, grid(["1", "2", "3"]))
+    assert frames[0] == {"answer": "123e/456e/eee5/5555", "latents": ["123e/456e/eee./...."], "halting": 0.125}
+    assert frames[1]["answer"] == "123e/456e/eee./...."
+
+
+def test_the_terminal_shows_changes_and_skips_what_stays() -> None:
+    frames = [
+        {"answer": "12e", "latents": ["1.2"], "halting": 0.25},
+        {"answer": "13e", "latents": ["1.2"], "halting": 0.5},
+        {"answer": "13e", "latents": ["1.2"], "halting": 0.75},
+    ]
+    assert "\n".join(show_steps(frames)).split("\n") == [
+        "",
+        "step 1 of 3: halting probability 25.0%",
+        "1 2 e    1 . 2",
+        "",
+        "step 2 of 3: halting probability 50.0%, 1 cells of the answer changed",
+        "1 3 e    1 . 2",
+        "step 3 of 3: halting probability 75.0%, nothing changed",
+    ]
+
+
+def test_the_command_shows_and_writes_a_film(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "film.json"
+    assert main([*files, "--test", "1", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "task abc, test 1: 3 supervision steps on a canvas of side" in said
+    assert said.endswith(f"wrote {out}: 3 steps of task abc\n")
+    made = read_film(out)
+    assert (made["task_id"], made["test"], len(made["steps"])) == ("abc", 1, 3)
+    assert made["embedding"].startswith("the mean")
+    assert main([*files, "--steps", "5"]) == 0
+    assert "step 5 of 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--test", "2"], "--test 2: task abc has test inputs 0 to 1"),
+        (["--steps", "0"], "--steps 0: expected at least 1"),
+        (["--task", "abd"], r"no task abd among its 1 task; near it: abc"),
+    ],
+)
+def test_wrong_choices_are_said_in_one_line(files: list[str], options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main([*files, *options])
+
+
+def test_a_model_for_other_puzzles_is_refused(files: list[str], tmp_path: Path) -> None:
+    write_export(tmp_path / "export", exported(replace(CONFIG, seq_len=81)))
+    with pytest.raises(InputError, match="a model for 81 tokens, expected one for ARC"):
+        main(files)
