@@ -1,0 +1,43 @@
+"""Attempts in the terminal."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from data_prep.files import InputError
+from submission.attempts import Attempts, write_submission
+from submission.show import main, show_attempts
+from tests.data_prep.material import as_json, grid, pair, task
+
+TRUTH, NEAR, FAR = ["345", "678"], ["345", "679"], ["34", "67"]
+TASK = task("abc", [pair(["12"], ["3"])], [pair(["1", "2"], TRUTH), pair(["7"], TRUTH)])
+ANSWERS = (Attempts(grid(NEAR), grid(TRUTH)), Attempts(grid(FAR), grid(NEAR)))
+
+
+def test_attempts_are_compared_with_the_truth() -> None:
+    assert show_attempts(TASK, ANSWERS).split("\n") == [
+        "abc, test 0: input, attempt 1 (1 of 6 cells differ), attempt 2 (right), truth",
+        "1    3 4 5    3 4 5    3 4 5",
+        "2    6 7 9    6 7 8    6 7 8",
+        "",
+        "abc, test 1: input, attempt 1 (2 × 2 instead of 2 × 3), attempt 2 (1 of 6 cells differ), truth",
+        "7    3 4    3 4 5    3 4 5",
+        "     6 7    6 7 9    6 7 8",
+    ]
+
+
+def test_the_command_shows_chosen_tasks_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    challenges, answers = tmp_path / "c.json", tmp_path / "submission.json"
+    challenges.write_bytes(orjson.dumps({name: as_json(TASK, hide=True) for name in ("abc", "abd")}))
+    write_submission(answers, {"abc": ANSWERS, "abd": ANSWERS})
+    assert main([str(answers), "abd", "--challenges", str(challenges)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("abd, test 0: input, attempt 1, attempt 2\n1    3 4 5    3 4 5\n")
+    assert main([str(answers), "--challenges", str(challenges)]) == 0
+    assert capsys.readouterr().out.count("test 1") == 2
+    (tmp_path / "s.json").write_bytes(orjson.dumps({name: [grid(TRUTH).tolist()] * 2 for name in ("abc", "abd")}))
+    assert main([str(answers), "abc", "--challenges", str(challenges), "--solutions", str(tmp_path / "s.json")]) == 0
+    assert "attempt 2 (right), truth" in capsys.readouterr().out
+    with pytest.raises(InputError, match="no task abx among its 2 tasks; near it: abd, abc"):
+        main([str(answers), "abx", "--challenges", str(challenges)])
