@@ -1,0 +1,217 @@
+"""What the report page shows, as plain JSON values: tasks, attempts, candidates, scores, calibration.
+
+A grid is one text: a digit a cell, rows parted by "/".
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_prep.grid import Grid
+from data_prep.tasks import Task
+from submission.attempts import Attempts, Submission
+from submission.meta import SubmissionMeta
+from submission.ranking import Ballot, Candidate, grid_key
+from submission.score import Scores, score
+from submission.views import Views
+from submission.vote import Output, Tally
+
+Json = dict[str, Any]
+NAMES_SHOWN = 12  # augmentations listed by name with a candidate; all of them are counted
+BINS = 10
+# Fields of a summary that the page shows in their own places.
+SHOWN_ELSEWHERE = {"seconds", "scores", "checkpoint", "contaminated"}
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Everything a report may be made from; only tasks and submission are always there."""
+
+    tasks: Sequence[Task]  # the submission answers just these
+    submission: Submission
+    tally: Tally | None = None
+    views: Views | None = None
+    meta: SubmissionMeta | None = None
+    summary: Mapping[str, Any] | None = None  # what solving said about itself
+    films: Sequence[Mapping[str, Any]] = ()
+    leading: int = 6  # candidates shown for every output
+
+
+def report_data(material: Material, title: str) -> Json:
+    """The whole page's data."""
+    tally = material.tally
+    numbers = {} if tally is None else {output: number for number, output in enumerate(tally.outputs)}
+    tasks = [_task_data(task, material, numbers) for task in material.tasks]
+    outputs = [output for task in tasks for output in task["outputs"]]
+    scores = known_scores(material)
+    return {
+        "title": title,
+        "scores": None if scores is None else scores.to_json(),
+        "remarks": [] if material.meta is None else material.meta.lines(),
+        "outcomes": dict(Counter(output["outcome"] for output in outputs)),
+        "calibration": None if tally is None else calibration(outputs),
+        "phases": _phases(material.summary or {}),
+        "summary": summary_rows({k: v for k, v in (material.summary or {}).items() if k not in SHOWN_ELSEWHERE}),
+        "films": list(material.films),
+        "tasks": tasks,
+    }
+
+
+def known_scores(material: Material) -> Scores | None:
+    """The scores over the tasks whose outputs are all known; None where there is no such task."""
+    known = {
+        task.task_id: [pair.output for pair in task.tests if pair.output is not None]
+        for task in material.tasks
+        if all(pair.output is not None for pair in task.tests)
+    }
+    return score({name: material.submission[name] for name in known}, known) if known else None
+
+
+def grid_text(grid: Grid) -> str:
+    """`077/770` for [[0, 7, 7], [7, 7, 0]]."""
+    return "/".join("".join(map(str, row)) for row in grid.tolist())
+
+
+def _optional(grid: Grid | None) -> str | None:
+    return None if grid is None else grid_text(grid)
+
+
+def _task_data(task: Task, material: Material, numbers: Mapping[Output, int]) -> Json:
+    outputs = []
+    for test, (pair, attempts) in enumerate(zip(task.tests, material.submission[task.task_id], strict=True)):
+        votes = _votes_data(material, numbers.get(Output(task.task_id, test)), attempts, pair.output)
+        outputs.append(
+            {
+                "input": grid_text(pair.input),
+                "truth": _optional(pair.output),
+                "attempts": [grid_text(grid) for grid in attempts],
+                "outcome": _outcome(attempts, pair.output, votes),
+                **votes,
+            }
+        )
+    demonstrations = [[grid_text(pair.input), _optional(pair.output)] for pair in task.demonstrations]
+    return {"id": task.task_id, "demonstrations": demonstrations, "outputs": outputs}
+
+
+def _outcome(attempts: Attempts, truth: Grid | None, votes: Json) -> str:
+    """Where the right grid went: first, second, ranked (a candidate that was not handed in), missed, or unknown."""
+    if truth is None:
+        return "unknown"
+    for name, grid in zip(("first", "second"), attempts, strict=True):
+        if np.array_equal(grid, truth):
+            return name
+    return "ranked" if votes.get("rank") else "missed"
+
+
+def _votes_data(material: Material, number: int | None, attempts: Attempts, truth: Grid | None) -> Json:
+    """Leading candidates, votes cast, rank of the truth, and which attempts no candidate stands behind."""
+    if material.tally is None or number is None:
+        return {}
+    ballot = material.tally.ballot(number)
+    candidates = material.tally.candidates(number, limit=material.leading)
+    return {
+        "total": material.tally.total(number),
+        "distinct": len(ballot.keys),
+        "rank": None if truth is None else rank_of(ballot, truth),
+        "fallbacks": [i for i, grid in enumerate(attempts) if grid_key(grid) not in ballot.keys],
+        "answering": _views_data(material.views, set().union(*ballot.puzzles)),
+        "candidates": [_candidate_data(candidate, material.views) for candidate in candidates],
+    }
+
+
+def rank_of(ballot: Ballot, truth: Grid) -> int | None:
+    """Place of the true grid among the candidates by votes, then halting probability (1 is best); None: absent."""
+    key = grid_key(truth)
+    if key not in ballot.keys:
+        return None
+    own = ballot.keys.index(key)
+    halting = ballot.mean_halt
+    tied = ballot.votes == ballot.votes[own]
+    return 1 + int(((ballot.votes > ballot.votes[own]) | (tied & (halting > halting[own]))).sum())
+
+
+def _candidate_data(candidate: Candidate, views: Views | None) -> Json:
+    return {
+        "grid": grid_text(candidate.grid),
+        "votes": candidate.votes,
+        "halting": round(candidate.mean_halt, 4),
+        "views": _views_data(views, candidate.puzzles),
+    }
+
+
+def _views_data(views: Views | None, puzzles: Iterable[int]) -> Json | None:
+    """How many augmented views these are, by dihedral element, the first few by name; None when not recorded."""
+    chosen = sorted(puzzles)
+    if not chosen:
+        return None
+    if views is None:
+        return {"count": len(chosen)}
+    return {
+        "count": len(chosen),
+        "dihedrals": views.count_dihedrals(chosen),
+        "identity": any(views.is_identity(puzzle) for puzzle in chosen[:1]),
+        "names": [_short_name(views, puzzle) for puzzle in chosen[:NAMES_SHOWN]],
+    }
+
+
+def _short_name(views: Views, puzzle: int) -> str:
+    augmentation = views.augmentation(puzzle)
+    return f"t{augmentation.dihedral} {''.join(map(str, augmentation.permutation))}"
+
+
+# Overview -----------------------------------------------------------------------------------------------------------
+
+
+def calibration(outputs: Iterable[Json]) -> dict[str, list[Json]]:
+    """How often the leading candidate is right where it has so many votes, or such a mean halting probability.
+
+    Ten bins of equal width each; only outputs with candidates and a known truth count. Empty lists: none of them.
+    """
+    judged = [output for output in outputs if output.get("candidates") and output["truth"] is not None]
+    right = [output["rank"] is not None and output["candidates"][0]["grid"] == output["truth"] for output in judged]
+    votes = [output["candidates"][0]["votes"] / output["total"] for output in judged]
+    halting = [output["candidates"][0]["halting"] for output in judged]
+    return {"votes": _binned(votes, right), "halting": _binned(halting, right)}
+
+
+def _binned(shares: Sequence[float], right: Sequence[bool]) -> list[Json]:
+    if not shares:
+        return []
+    values, solved = np.array(shares), np.array(right)
+    places = np.minimum((values * BINS).astype(np.int64), BINS - 1)
+    return [
+        {
+            "from": place / BINS,
+            "to": (place + 1) / BINS,
+            "outputs": int((places == place).sum()),
+            "mean": round(float(values[places == place].mean()), 4) if (places == place).any() else None,
+            "solved": int(solved[places == place].sum()),
+        }
+        for place in range(BINS)
+    ]
+
+
+def _phases(summary: Mapping[str, Any]) -> list[list[Any]]:
+    """[name, seconds] of every phase that solving timed."""
+    seconds = summary.get("seconds")
+    if not isinstance(seconds, Mapping):
+        return []
+    return [[name, value] for name, value in seconds.items() if isinstance(value, (int, float))]
+
+
+def summary_rows(summary: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
+    """Every figure and word of a summary as [name, value]; nested names are joined by " · ", long lists counted."""
+    rows: list[list[Any]] = []
+    for name, value in summary.items():
+        label = f"{prefix}{name.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            rows += summary_rows(value, f"{label} · ")
+        elif isinstance(value, list):
+            words = [str(item) for item in value]
+            rows.append([label, ", ".join(words) if len(words) <= 5 else f"{len(words)} entries"])
+        elif value is not None:
+            rows.append([label, value])
+    return rows

@@ -1,0 +1,444 @@
+"""The report page: what it is made of, and what a reader finds in a real browser."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from data_prep.files import InputError
+from data_prep.grid import Grid
+from data_prep.store import ArcStore, TaskEntry, build_store
+from data_prep.tasks import Task
+from submission.attempts import Attempts, Submission, write_submission
+from submission.film_file import read_film, write_film
+from submission.meta import SubmissionMeta, write_meta
+from submission.ranking import grid_key
+from submission.report import main, render_page
+from submission.report_data import Material, calibration, grid_text, rank_of, report_data, summary_rows
+from submission.views import Views, read_views, views_path, write_views
+from submission.vote import Tally, count_votes, outputs_of
+from tests.data_prep.material import as_json, grid, pair, task
+from tests.submission.browser import Browser, chromium
+
+EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+INPUT, TRUTH = ["01", "23", "45"], ["345", "678"]
+NEAR, FAR, OTHER = ["345", "679"], ["34", "67"], ["000", "111"]
+
+
+def made_task(task_id: str, tests: int = 1) -> Task:
+    return task(task_id, [pair(INPUT, TRUTH), pair(TRUTH, INPUT)], [pair(INPUT, TRUTH)] * tests)
+
+
+TASKS = [made_task("alpha"), made_task("beta"), made_task("gamma", tests=2), made_task(EVIL)]
+# For every output the predicted grids, one vote each; and the attempts, which need not come from them.
+VOTES = [[TRUTH, TRUTH, TRUTH, NEAR], [NEAR, NEAR, TRUTH], [TRUTH, TRUTH, NEAR], [NEAR, NEAR, FAR, FAR, TRUTH], []]
+ATTEMPTS = [(TRUTH, NEAR), (NEAR, TRUTH), (TRUTH, NEAR), (NEAR, FAR), (OTHER, INPUT)]
+
+
+def submission() -> Submission:
+    attempts = iter([Attempts(grid(first), grid(second)) for first, second in ATTEMPTS])
+    return {one.task_id: tuple(next(attempts) for _ in one.tests) for one in TASKS}
+
+
+def store() -> ArcStore:
+    return build_store([TaskEntry.demonstrations_only(one) for one in TASKS], 7, 0)
+
+
+def tally() -> Tally:
+    """Votes of each task's puzzles in turn, halting probability 0.25 for the first, a bit more for each further one."""
+    counted, made = Tally(outputs_of(TASKS)), store()
+    groups = [0, 1, 2, 2, 3]
+    rows = [
+        (output, grid_key(grid(rows)), 0.25 + 0.05 * i, made.group_puzzles[groups[output]] + i)
+        for output, grids in enumerate(VOTES)
+        for i, rows in enumerate(grids)
+    ]
+    outputs, keys, halting, puzzles = zip(*rows, strict=True)
+    counted.add(count_votes(np.array(outputs), keys, np.array(halting), np.array(puzzles)))
+    return counted
+
+
+def film() -> dict[str, Any]:
+    steps = [
+        {"answer": "34e/67e", "latents": ["1.2/345"], "halting": 0.1},
+        {"answer": "345/67e", "latents": ["1.2/34e"], "halting": 0.9},
+    ]
+    return {"task_id": "beta", "test": 0, "embedding": "the task's own", "checkpoint": "c0ffee", "steps": steps}
+
+
+@pytest.fixture
+def data() -> dict[str, Any]:
+    return report_data(Material(TASKS, submission(), tally(), Views.of(store())), "mine")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the command reads, and the page that it writes."""
+    made = tmp_path_factory.mktemp("report")
+    (made / "challenges.json").write_bytes(orjson.dumps({one.task_id: as_json(one, hide=True) for one in TASKS}))
+    solutions = {one.task_id: [test.output.tolist() for test in one.tests if test.output is not None] for one in TASKS}
+    (made / "solutions.json").write_bytes(orjson.dumps(solutions))
+    write_submission(made / "submission.json", submission())
+    write_meta(made / "submission.json", SubmissionMeta("c0ffee", leak=False, trained_on=("alpha",)))
+    summary = {"votes": 15, "seconds": {"adaptation": 90.0, "prediction": 30.0}, "scores": {"left": "out"}}
+    (made / "submission.summary.json").write_bytes(orjson.dumps(summary))
+    tally().save(made / "votes.npz")
+    write_views(made / "votes.npz", Views.of(store()))
+    write_film(made / "film.json", film())
+    assert main(arguments(made)) == 0
+    return made
+
+
+def arguments(folder: Path) -> list[str]:
+    files = {"challenges": "challenges.json", "solutions": "solutions.json", "candidates": "votes.npz"}
+    named = [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
+    film_and_out = ["--film", str(folder / "film.json"), "--out", str(folder / "report.html")]
+    return [str(folder / "submission.json"), *named, *film_and_out]
+
+
+# Data ---------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_follow_the_truth_through_attempts_and_candidates(data: dict[str, Any]) -> None:
+    outcomes = [output["outcome"] for one in data["tasks"] for output in one["outputs"]]
+    assert outcomes == ["first", "second", "first", "ranked", "missed"]
+    assert data["outcomes"] == {"first": 2, "second": 1, "ranked": 1, "missed": 1}
+    assert data["scores"]["outputs"] == {"solved": 3, "total": 5, "score": 0.6}
+    assert data["scores"]["tasks"]["solved"] == 2
+
+
+def test_candidates_carry_votes_halting_and_the_views_that_agreed(data: dict[str, Any]) -> None:
+    [output] = data["tasks"][0]["outputs"]
+    first, second = output["candidates"]
+    assert (first["grid"], first["votes"], first["halting"]) == (grid_text(grid(TRUTH)), 3, 0.3)
+    assert (second["grid"], second["votes"], second["halting"]) == (grid_text(grid(NEAR)), 1, 0.4)
+    assert (output["total"], output["distinct"], output["rank"], output["fallbacks"]) == (4, 2, 1, [])
+    made = store()
+    assert first["views"] == {
+        "count": 3,
+        "dihedrals": np.bincount(made.puzzle_dihedrals[:3], minlength=8).tolist(),
+        "identity": True,
+        "names": [f"t{made.puzzle_dihedrals[i]} {''.join(map(str, made.puzzle_permutations[i]))}" for i in range(3)],
+    }
+    assert not second["views"]["identity"]
+    assert sum(output["answering"]["dihedrals"]) == output["answering"]["count"] == 4
+
+
+def test_attempts_that_no_candidate_backs_are_fallbacks(data: dict[str, Any]) -> None:
+    [output] = data["tasks"][3]["outputs"]
+    assert (output["fallbacks"], output["candidates"], output["rank"], output["total"]) == ([0, 1], [], None, 0)
+
+
+def test_the_rank_of_the_truth_is_by_votes_then_halting() -> None:
+    ballot = tally().ballot(3)  # NEAR and FAR with two votes each, FAR's from surer views; TRUTH with one
+    assert [rank_of(ballot, grid(rows)) for rows in (FAR, NEAR, TRUTH, OTHER)] == [1, 2, 3, None]
+
+
+def test_only_what_is_there_is_shown() -> None:
+    hidden = [replace(one, tests=tuple(replace(test, output=None) for test in one.tests)) for one in TASKS]
+    data = report_data(Material(hidden, submission()), "mine")
+    assert data["scores"] is None
+    assert data["calibration"] is None
+    assert data["outcomes"] == {"unknown": 5}
+    assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome"}
+    with_votes = report_data(Material(hidden, submission(), tally()), "mine")
+    assert with_votes["calibration"] == {"votes": [], "halting": []}
+    assert with_votes["tasks"][0]["outputs"][0]["candidates"][0]["views"] == {"count": 3}
+
+
+def test_calibration_counts_where_the_leading_candidate_is_right(data: dict[str, Any]) -> None:
+    outputs = [output for one in data["tasks"] for output in one["outputs"]]
+    bins = calibration(outputs)["votes"]  # 3/4 right, 2/3 wrong, 2/3 right, 2/5 wrong, and one without candidates
+    found = {round(bin["from"], 1): (bin["outputs"], bin["solved"], bin["mean"]) for bin in bins if bin["outputs"]}
+    assert found == {0.4: (1, 0, 0.4), 0.6: (2, 1, 0.6667), 0.7: (1, 1, 0.75)}
+    certain = {"truth": "1", "total": 2, "rank": 1, "candidates": [{"grid": "1", "votes": 2, "halting": 1.0}]}
+    assert [(bin["outputs"], bin["solved"]) for bin in calibration([certain])["votes"]][-1] == (1, 1)
+
+
+def test_a_summary_becomes_rows() -> None:
+    summary = {"votes": 7, "device": "cpu", "none": None, "time_left": {"at_end": 1.5}, "ids": ["a", "b"], "n": [1] * 9}
+    assert summary_rows(summary) == [
+        ["votes", 7],
+        ["device", "cpu"],
+        ["time left · at end", 1.5],
+        ["ids", "a, b"],
+        ["n", "9 entries"],
+    ]
+
+
+# Files --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(folder)) == 0
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"wrote .*/report\.html: 4 tasks, 5 outputs, 3 of 5 solved, 0\.\d MB\n", said)
+
+
+def test_other_tasks_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_bytes(orjson.dumps({"zeta": as_json(made_task("zeta"))}))
+    plain = [str(folder / "submission.json"), "--out", str(tmp_path / "x.html"), "--challenges"]
+    with pytest.raises(InputError, match=r"none of the 1 tasks of .*other\.json is in it"):
+        main([*plain, str(tmp_path / "other.json")])
+    Tally(outputs_of([made_task("zeta")])).save(tmp_path / "other.npz")
+    with pytest.raises(InputError, match=r"other\.npz: speaks of none of the 4 tasks"):
+        main([*plain, str(folder / "challenges.json"), "--candidates", str(tmp_path / "other.npz")])
+    write_film(tmp_path / "film.json", film() | {"task_id": "zeta"})
+    with pytest.raises(InputError, match="a film of task zeta, which the submission does not have"):
+        main([*plain, str(folder / "challenges.json"), "--film", str(tmp_path / "film.json")])
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(InputError, match="expected an object"):
+        main([*plain, str(folder / "challenges.json"), "--summary", str(tmp_path / "list.json")])
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_fewer_candidates_and_another_title(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.html"
+    assert main([*arguments(folder), "--leading", "1", "--title", "A & B", "--out", str(out)]) == 0
+    shown = embedded(out.read_text())
+    assert max(len(output["candidates"]) for one in shown["tasks"] for output in one["outputs"]) == 1
+    assert "<title>A &amp; B</title>" in out.read_text()
+    with pytest.raises(SystemExit):
+        main([*arguments(folder), "--leading", "0"])
+
+
+def test_views_survive_the_disk_and_are_checked(tmp_path: Path) -> None:
+    views, path = Views.of(store()), tmp_path / "votes.npz"
+    assert read_views(path) is None
+    write_views(path, views)
+    found = read_views(path)
+    assert found is not None
+    np.testing.assert_array_equal(found.dihedrals, views.dihedrals)
+    np.testing.assert_array_equal(found.permutations, views.permutations)
+    write_views(path, replace(views, dihedrals=views.dihedrals[1:]))
+    with pytest.raises(InputError, match="do not match"):
+        read_views(path)
+    views_path(path).write_bytes(b"no archive")
+    with pytest.raises(InputError, match=r"votes\.views\.npz: no file of views"):
+        read_views(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "arc-trm film 0"}, "no film, expected format"),
+        ({"test": "0"}, "field test is '0', expected a int"),
+        ({"steps": []}, "a film without steps"),
+        ({"steps": [{"answer": "12x", "latents": [], "halting": 0.5}]}, "step 0 is"),
+        ({"steps": [{"answer": "12", "latents": [], "halting": 1.5}]}, "step 0 is"),
+        ({"steps": [7]}, "step 0 is 7"),
+    ],
+)
+def test_what_is_no_film_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "film.json"
+    write_film(path, film())
+    assert read_film(path)["steps"] == film()["steps"]
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | change))
+    with pytest.raises(InputError, match=message):
+        read_film(path)
+
+
+# Page ---------------------------------------------------------------------------------------------------
+
+
+def embedded(page: str) -> dict[str, Any]:
+    [text] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def test_nothing_in_the_data_can_become_markup(data: dict[str, Any]) -> None:
+    page = render_page(data | {"title": EVIL})
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<img" not in page
+    assert embedded(page)["tasks"] == json.loads(orjson.dumps(data["tasks"]))
+    assert embedded(page)["title"] == EVIL
+
+
+def test_the_page_needs_no_network(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "default-src 'none'" in page
+    assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(link|img|iframe)\b|@import|url\(", page)
+
+
+def test_four_hundred_tasks_stay_light() -> None:
+    rng = np.random.default_rng(0)
+
+    def draw() -> Grid:
+        return rng.integers(0, 10, (13, 17), dtype=np.uint8)
+
+    shown = [["".join(map(str, row)) for row in draw().tolist()] for _ in range(8)]
+    tasks = [task(f"t{i}", [pair(shown[0], shown[1])] * 3, [pair(shown[2], shown[3])]) for i in range(400)]
+    answers = {one.task_id: (Attempts(grid(shown[4]), grid(shown[5])),) for one in tasks}
+    page = render_page(report_data(Material(tasks, answers), "many"))
+    assert len(page) < 2_000_000
+
+
+# In a browser -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def ids(browser: Browser) -> list[str]:
+    """The tasks in the list."""
+    found: list[str] = browser.run("[...document.querySelectorAll('.card .id')].map((id) => id.textContent)")
+    return found
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found: list[str] = browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.textContent)")
+    return found
+
+
+def assert_quiet(browser: Browser) -> None:
+    assert browser.complaints == []
+    assert browser.run("document.documentElement.dataset.errors ?? ''") == ""
+
+
+def test_the_page_opens_quietly_and_shows_the_scores(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html")
+    assert ids(browser) == [one.task_id for one in TASKS]
+    assert texts(browser, ".tile .figure") == ["60.00 %", "62.50 %", "50.00 %"]
+    assert texts(browser, ".legend b") == ["2", "1", "1", "1"]
+    assert any("CONTAMINATED" in line for line in texts(browser, ".notice.alarm p"))
+    assert "The run: 2 min 0 s" in texts(browser, ".panel h2")
+    assert browser.run("document.title") == "submission.json"
+    assert browser.run("document.querySelectorAll('img').length") == 0
+    assert_quiet(browser)
+
+
+def test_search_filter_and_sorting_work_together(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html")
+    browser.press("/")
+    assert browser.run("document.activeElement.id") == "q"
+    for key in "mma":
+        browser.press(key)
+    assert ids(browser) == ["gamma"]
+    assert texts(browser, "#count") == ["1 of 4 tasks"]
+    browser.open(folder / "report.html")
+    choose(browser, "status", "solved")
+    assert ids(browser) == ["alpha", "beta"]
+    choose(browser, "sort", "unsure")
+    assert ids(browser) == ["beta", "alpha"]
+    assert browser.run("location.hash") == "#status=solved&sort=unsure"
+    choose(browser, "status", "film")
+    assert ids(browser) == ["beta"]
+    assert_quiet(browser)
+
+
+def choose(browser: Browser, control: str, value: str) -> None:
+    browser.run(f"{control!r}, byId({control!r}).value = {value!r}")
+    browser.run(f"byId({control!r}).dispatchEvent(new Event('input', {{ bubbles: true }}))")
+
+
+def test_the_address_chooses_and_an_empty_choice_is_said(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html", "status=partly")
+    assert ids(browser) == ["gamma"]
+    browser.open(folder / "report.html", "status=partly&q=alpha")
+    assert texts(browser, "#list .notice") == ["No task fits; change the search or the filter."]
+    browser.open(folder / "report.html", "status=nonsense&sort=nonsense&task=nonsense")
+    assert len(ids(browser)) == 4
+    assert_quiet(browser)
+
+
+def test_one_task_in_full(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html", "task=gamma")
+    assert texts(browser, "#task h3") == [
+        "Demonstrations",
+        "Test 1 of 2: solved by attempt 1",
+        "Test 2 of 2: predicted, but not handed in",
+    ]
+    assert texts(browser, ".gridfigure .note") == [
+        "✓ equals the truth",
+        "✗ 1 of 6 cells differ",
+        "✗ 1 of 6 cells differ",
+        "✗ size 2 × 2, expected 2 × 3",
+    ]
+    labels = browser.run("[...document.querySelectorAll('svg[role=img]')].map((e) => e.getAttribute('aria-label'))")
+    assert "Test input, 3 rows, 2 columns: 0 1; 2 3; 4 5" in labels
+    assert "Leading candidates of 3, by 5 votes; the truth is number 3" in texts(browser, "#task h4")
+    assert texts(browser, ".candidates summary")[0] == "2 of 3 augmented views agree, the task as given among them"
+    assert_quiet(browser)
+
+
+def test_keys_walk_through_the_tasks(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html", "task=alpha")
+    for key, heading in (("ArrowRight", "beta"), ("ArrowRight", "gamma"), ("ArrowLeft", "beta")):
+        browser.press(key)
+        browser.wait(f"document.title.startsWith({heading!r})")
+        assert browser.run("document.activeElement.textContent").startswith(heading)
+    browser.press("Escape")
+    browser.wait("document.querySelectorAll('.card').length === 4")
+    assert browser.run("document.activeElement.querySelector('.id').textContent") == "beta"
+    assert_quiet(browser)
+
+
+def test_an_evil_id_is_only_a_text(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html")
+    browser.run("document.querySelectorAll('.card')[3].click()")
+    browser.wait("!document.getElementById('task').hidden")
+    assert texts(browser, "#task h2") == [f"{EVIL} ✗ not solved"]
+    assert texts(browser, "#task .note")[0] == "a fallback, not predicted; ✗ 6 of 6 cells differ"
+    assert browser.run("document.querySelectorAll('img').length") == 0
+    assert browser.run("document.title") == f"{EVIL} · submission.json"
+    assert_quiet(browser)
+
+
+def test_the_film_runs(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html", "task=beta")
+    assert texts(browser, ".filmwords") == ["Step 2 of 2, halting probability 90.0 %"]
+    assert texts(browser, ".film .note") == ["1 cell changed"]
+    browser.run("document.querySelector('.film button').click()")
+    assert texts(browser, ".filmwords") == ["Step 1 of 2, halting probability 10.0 %"]
+    browser.wait("document.querySelector('.filmwords').textContent.startsWith('Step 2')")
+    assert texts(browser, ".film button") == ["Play"]
+    assert_quiet(browser)
+
+
+def test_looks_change_the_page(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html", "theme=dark&digits=1&view=full")
+    browser.wait("document.querySelectorAll('article').length > 0")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(18, 21, 25)"
+    assert browser.run("document.querySelectorAll('svg.grid text').length") > 0
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("document.querySelectorAll('article').length") == 4
+    browser.open(folder / "report.html", "theme=light")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(244, 245, 247)"
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.run("getComputedStyle(document.getElementById('tools')).display") == "none"
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert_quiet(browser)
+
+
+def test_a_screenshot_shows_the_grids(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    browser.open(folder / "report.html", "task=alpha")
+    (tmp_path / "page.png").write_bytes(browser.picture())
+    from matplotlib import image
+
+    picture = (image.imread(tmp_path / "page.png")[..., :3] * 255).round().astype(int)
+    for colour in ((0, 116, 217), (255, 65, 54), (46, 204, 64), (255, 220, 0)):  # 1 to 4 of ARC's palette
+        assert (picture == colour).all(axis=-1).sum() > 100, colour
+
+
+def test_a_broken_page_would_be_noticed(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    page = (folder / "report.html").read_text()
+    (tmp_path / "foreign.html").write_text(page.replace("</body>", "<script>document.title = 'taken'</script></body>"))
+    browser.open(tmp_path / "foreign.html")
+    browser.wait("document.documentElement.dataset.errors === '1'")
+    assert browser.run("document.title") == "submission.json"
+    assert len(browser.complaints) == 1
+    (tmp_path / "hollow.html").write_text(re.sub(r'"tasks":\[.*\],"palette"', '"tasks":[{}],"palette"', page))
+    browser.open(tmp_path / "hollow.html")
+    assert browser.run("document.documentElement.dataset.errors") == "1"
+    assert browser.complaints
