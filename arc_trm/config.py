@@ -150,6 +150,8 @@ class LogConfig:
     """Puzzles per task that vote in an evaluation, the identity included."""
     evaluation_batch: int = 768
     """Batch rows of an evaluation over all processes."""
+    early_exit: bool = False
+    """In an evaluation, take a row's answer when it wants to halt, and give its place to others."""
     track: str = "tensorboard"
     """Tracker known to Accelerate (tensorboard, wandb, …), or none."""
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import HaltingConfig
-from arc_trm.halting import Forward
-from arc_trm.model import RecursiveModel
+from arc_trm.halting import HALTING_RULES, Forward
+from arc_trm.model import RecursiveModel, State
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.sampler import Rows, fixed_batches
 
@@ -28,16 +28,57 @@ class Predictor:
     halting: HaltingConfig
     dtype: torch.dtype
 
+    early_exit: bool = False
+
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Most likely tokens uint8 [b, l] and halting probability float32 [b] after the last supervision step."""
+        """Most likely tokens uint8 [b, l] and halting probability float32 [b] after the last supervision step.
+
+        With `early_exit` they are those of the step at which the row wants to halt, if that comes earlier.
+        """
         size, tokens = batch.inputs.shape
-        state = self.model.initial_state(size, tokens, self.dtype)
+        state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
         puzzle = self.embedding.table[batch.puzzle_ids]
+        if self.early_exit:
+            return self._answer_early(state, batch.inputs, puzzle)
         for _ in range(self.halting.max_supervision_steps):
             output = self.forward(state, batch.inputs, puzzle)
             state = output.state
         return output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid()
+
+    def _answer_early(self, state: State, inputs: Tensor, puzzle: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows leave when they halt; whenever half of them have, the others are packed into half the batch.
+
+        Batch sizes are halves of b, so that a compiled model sees few shapes.
+        """
+        size, tokens = inputs.shape
+        answers = torch.empty(size, tokens, dtype=torch.uint8, device=inputs.device)
+        halting = torch.empty(size, device=inputs.device)
+        rows = torch.arange(size, device=inputs.device)  # of the batch, for every row in work
+        waiting = torch.ones_like(rows, dtype=torch.bool)
+        for step in range(1, self.halting.max_supervision_steps + 1):
+            output = self.forward(state, inputs, puzzle)
+            state = output.state
+            last = step == self.halting.max_supervision_steps
+            done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
+            answers[rows[done]] = output.logits[done].argmax(-1).to(torch.uint8)
+            halting[rows[done]] = output.halt_logits[done].sigmoid()
+            waiting = waiting & ~done
+            left = int(waiting.sum())
+            if left == 0:
+                break
+            if left <= len(rows) // 2:
+                # Rows that are done fill up the half; they are worked on and never read again.
+                kept = torch.argsort(~waiting, stable=True)[: _halved(len(rows), left)]
+                state = tuple(part[kept] for part in state)
+                inputs, puzzle, rows, waiting = inputs[kept], puzzle[kept], rows[kept], waiting[kept]
+        return answers, halting
+
+
+def _halved(size: int, needed: int) -> int:
+    while size // 2 >= needed:
+        size //= 2
+    return size
 
 
 @dataclass

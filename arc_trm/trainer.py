@@ -194,7 +194,8 @@ class Trainer:
 
     def predictor(self) -> Predictor:
         """What answers questions with the weights as they are now (within `averaged`, their moving average)."""
-        return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype)
+        early_exit = self.config.log.early_exit
+        return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype, early_exit)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Within this context the model holds the moving average of its weights (where one is kept)."""
