@@ -10,19 +10,24 @@ from torch import Tensor
 IGNORE_LABEL = -100
 
 
+def wide(x: Tensor) -> Tensor:
+    """`x` in float32; float64, in which runs are compared, stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def log_stablemax(logits: Tensor) -> Tensor:
     """log s(x), s(x) = x + 1 for x ≥ 0 and 1 / (1 − x) for x < 0 (Prieto et al. 2025), in float32.
 
     In the log domain both branches are ±log(1 + |x|), so nothing overflows and no branch has an infinite gradient;
     stable-max cross-entropy is the ordinary one of these values.
     """
-    x = logits.float()
+    x = wide(logits)
     return torch.where(x < 0, -torch.log1p(-x.clamp(max=0)), torch.log1p(x.clamp(min=0)))
 
 
 TOKEN_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "stablemax": log_stablemax,
-    "softmax": lambda logits: logits.float(),
+    "softmax": wide,
 }
 
 
@@ -36,7 +41,8 @@ def token_loss(logits: Tensor, labels: Tensor, kind: str = "stablemax") -> Tenso
 
 def halting_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Binary cross-entropy [b] of a halting logit with its target in 0..1."""
-    return F.binary_cross_entropy_with_logits(logits.float(), target.float(), reduction="none")
+    logits = wide(logits)
+    return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
 
 
 class Judged(NamedTuple):

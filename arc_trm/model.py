@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
 from arc_trm.layers import Linear, Network, rotary_table, truncated_normal
+from arc_trm.losses import wide
 
 HALTING_BIAS = -5.0
 
@@ -104,7 +105,7 @@ class RecursiveModel(nn.Module):
         x = self.embed(inputs, puzzle, state[0].dtype)
         state = self.deep_recursion(x, state, self.rotary(inputs.shape[1]))
         y = state[0]
-        halting = self.halting_head(y[:, 0].float())
+        halting = self.halting_head(wide(y[:, 0]))
         return Output(
             tuple(part.detach() for part in state),
             self.answer(y[:, self.config.prefix :]),
