@@ -3,14 +3,15 @@
 New puzzles start from the mean embedding of the export. First the embeddings move alone, then everything.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast
+from torch import Tensor
 from tqdm import tqdm
 
 from arc_trm import run
@@ -18,7 +19,8 @@ from arc_trm.checkpoint import Export
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.datasets import arc_data
-from arc_trm.trainer import Trainer
+from arc_trm.halting import initial_carry, supervision_step
+from arc_trm.trainer import Trainer, Work
 from data_prep.store import ArcStore
 from submission.plan import TimePlan
 from submission.settings import Settings
@@ -27,6 +29,9 @@ from submission.settings import Settings
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
 # The first step warms caches up (and perhaps compiles); its time says nothing about the others.
 UNTIMED_STEPS = 1
+# Steps between two looks at the loss, which wait for the device and keep a copy of what is good.
+LOOK_EVERY = 50
+MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
 
 
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
@@ -70,14 +75,43 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
         compiling = lambda model: compile_or_explain(model, accelerator.device)  # noqa: E731
     trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
     run.load_export(trainer, export)
+    if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
+        fit_memory(trainer)
     return trainer
+
+
+def fit_memory(trainer: Trainer) -> None:
+    """Cut the work into halves until the forward and backward pass of every piece fit into the memory of every process.
+
+    Among several processes one that ran out of memory in the middle of a step would leave the others waiting; so each
+    tries alone, without moving anything, and then they agree. Raises OutOfMemoryError where a single slot is too much.
+    """
+    while run.agreed(trainer, not all(map(partial(_fits, trainer), trainer.work))):
+        if all(work.slots == 1 for work in trainer.work):
+            raise torch.OutOfMemoryError(f"a single example does not fit into {trainer.accelerator.device}'s memory")
+        trainer.work = [half for work in trainer.work for half in work.halves()]
+
+
+def _fits(trainer: Trainer, work: Work) -> bool:
+    offer = work.part.source.offer(0, work.local)
+    minimum = torch.zeros_like(offer.puzzle_ids, dtype=torch.int32)
+    try:
+        carry = initial_carry(trainer.model, offer, trainer.dtype)
+        result = supervision_step(
+            trainer.running, trainer.model, trainer.embedding, carry, offer, trainer.config.halting, minimum
+        )
+        trainer.accelerator.backward(result.loss)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        trainer.model.zero_grad(set_to_none=True)
 
 
 def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
     """The main process's `values`, in every process: clocks differ, decisions must not."""
     if accelerator.num_processes == 1:
         return list(values)
-    # float32 is what every device has; it is exact for steps up to 16 million.
     return broadcast(torch.tensor(values, dtype=torch.float32, device=accelerator.device)).tolist()
 
 
@@ -90,8 +124,14 @@ class Pace:
     accelerator: Accelerator
     learned: Callable[[float], object]  # hears the seconds of a step whenever the schedule is planned anew
     step_seconds: float | None = None
-    began: float = field(default_factory=time.monotonic)
-    _last: float = field(default_factory=time.monotonic)
+    loss: float | None = None  # as read last
+    began: float = field(init=False)
+    _last: float = field(init=False)
+    _good: list[Tensor] | None = None  # weights, averages and embeddings when they were last seen to be finite
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self.began = self._last = self.plan.now()
 
     def over(self) -> bool:
         """Whether another step would end too late."""
@@ -105,38 +145,63 @@ class Pace:
         self._last += self.plan.now() - began
 
     def after_step(self, trainer: Trainer) -> None:
-        """Learn from the step just done; now and then plan the rest of the schedule anew."""
+        """Learn from the step just done; now and then plan the rest of the schedule anew and look at the loss.
+
+        Raises NonFiniteLoss, in all processes alike.
+        """
         now = self.plan.now()
         seconds, self._last = now - self._last, now
-        if trainer.step > UNTIMED_STEPS or self.step_seconds is None:
-            old = self.step_seconds if trainer.step > UNTIMED_STEPS + 1 else None
-            self.step_seconds = seconds if old is None else 0.8 * old + 0.2 * seconds
+        if self.step_seconds is None or trainer.step <= UNTIMED_STEPS + 1:
+            self.step_seconds = seconds
+        else:
+            self.step_seconds += 0.2 * (seconds - self.step_seconds)
         if trainer.step <= 8 or trainer.step % 10 == 0:
             self._replan(trainer)
+        if trainer.step == 1 or trainer.step % LOOK_EVERY == 0:
+            self.loss = trainer.read_metrics()["loss"]
+            trainer.check_finite()
+            self._good = [tensor.clone() for tensor in _moving(trainer)]
+
+    def restore(self, trainer: Trainer) -> None:
+        """Go back to what was last seen to be finite, or to the export."""
+        for tensor, good in zip(_moving(trainer), self._good or (), strict=False):
+            tensor.copy_(good)
 
     def _replan(self, trainer: Trainer) -> None:
+        """The number of steps, and whether the trunk moves yet, as the main process sees it."""
         self.learned(self.step_seconds or 0.0)
-        left = max(0.0, self.plan.left(self.plan.adaptation_end))
+        spent, left = self.plan.now() - self.began, max(0.0, self.plan.left(self.plan.adaptation_end))
         planned = trainer.step + int(left / max(self.step_seconds or 0.0, 1e-6))
-        share = (self.plan.now() - self.began) / max(self.plan.now() - self.began + left, 1e-6)
-        if self.settings.steps:
+        share = spent / max(spent + left, 1e-6)
+        if 0 < self.settings.steps <= planned:
             planned, share = self.settings.steps, trainer.step / self.settings.steps
-        planned_steps, trunk = agreed_values(
-            [max(planned, trainer.step + 1), float(share >= self.settings.embedding_share)], self.accelerator
-        )
-        trainer.planned_steps = int(planned_steps) if not self.settings.steps else self.settings.steps
-        trainer.trunk_factor = trunk
+        # The clock ends the adaptation, not an estimate that is ten steps old.
+        planned = min(max(planned, trainer.step + 11), self.settings.steps or MOST_STEPS)
+        moves = share >= self.settings.embedding_share
+        planned_steps, trainer.trunk_factor = agreed_values([planned, float(moves)], self.accelerator)
+        trainer.planned_steps = int(planned_steps)
+
+
+def _moving(trainer: Trainer) -> list[Tensor]:
+    """All tensors that training moves, but for the optimiser's."""
+    averages = [] if trainer.ema is None else trainer.ema.averages
+    return [*(p.detach() for p in trainer.model.parameters()), *averages, trainer.embedding.table]
 
 
 def adapt(trainer: Trainer, pace: Pace, stop: Callable[[], bool], interlude: Callable[[], object]) -> None:
-    """Adapt until the plan's time for it is over, or `stop`; `interlude` runs once, half-way."""
+    """Adapt until the plan's time for it is over, or `stop`; `interlude` runs once, half-way.
+
+    Raises NonFiniteLoss, in all processes alike.
+    """
     quiet = None if trainer.accelerator.is_main_process else True
     trainer.trunk_factor = 0.0 if pace.settings.embedding_share > 0 else 1.0
     half_way = False
+    pace.start()
     with tqdm(unit="step", desc="adapting", disable=quiet, smoothing=0.05) as bar:
         for step in run.steps(trainer, lambda: stop() or pace.over()):
             pace.after_step(trainer)
             bar.total = trainer.planned_steps
+            bar.set_postfix_str(f"loss {pace.loss:.3f}", refresh=False)
             bar.update()
             if not half_way and 2 * step >= trainer.planned_steps:
                 half_way = True

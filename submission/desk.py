@@ -2,16 +2,33 @@
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_prep.files import InputError
 from data_prep.tasks import Task
-from submission.attempts import Draft, draft_submission, write_submission
+from submission.attempts import Attempts, Draft, draft_submission, write_submission
 from submission.meta import SubmissionMeta, meta_path, write_meta
-from submission.vote import Tally, outputs_of
+from submission.ranking import find_ranking
+from submission.vote import Counted, Output, Tally, outputs_of
+
+
+class SharedTally(Tally):
+    """A tally that one thread may read while another adds to it."""
+
+    def __init__(self, outputs: Iterable[Output]) -> None:
+        super().__init__(outputs)
+        self.lock = threading.RLock()
+
+    def add(self, counted: Counted) -> None:
+        """Add one pass; see Tally."""
+        with self.lock:
+            super().add(counted)
 
 
 @dataclass
@@ -24,15 +41,14 @@ class Desk:
     ranking: str = "count"
     writes: bool = True
     meta: SubmissionMeta | None = None
-    tally: Tally = field(init=False)
+    tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
-    failures: int = 0  # writes that failed after the first one
+    troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
     def __post_init__(self) -> None:
-        """Start without votes."""
-        self.tally = Tally(outputs_of(self.tasks))
-        # The watchdog writes from its own thread.
-        self.lock = threading.RLock()
+        """Start without votes; raises InputError for an unknown ranking."""
+        find_ranking(self.ranking)
+        self.tally = SharedTally(outputs_of(self.tasks))
 
     def open(self) -> None:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
@@ -43,26 +59,45 @@ class Desk:
             meta_path(self.out).unlink(missing_ok=True)  # it spoke of an older submission
         except OSError as error:
             raise InputError(f"{meta_path(self.out)}: cannot replace ({error.strerror})") from error
-        draft = draft_submission(self.tasks, self.tally, self.ranking)
-        write_submission(self.out, draft.submission)
-        self.written = draft
+        drafts = [self._first_draft(task) for task in self.tasks]
+        self.written = Draft(
+            {name: attempts for draft in drafts for name, attempts in draft.submission.items()},
+            {name: counts for draft in drafts for name, counts in draft.predicted_attempts.items()},
+        )
+        write_submission(self.out, self.written.submission)
+
+    def _first_draft(self, task: Task) -> Draft:
+        with self.tolerated(f"task {task.task_id}: fallbacks"):
+            return draft_submission([task], Tally(outputs_of([task])), self.ranking)
+        plain = tuple(Attempts(pair.input, np.zeros_like(pair.input)) for pair in task.tests)
+        return Draft({task.task_id: plain}, {task.task_id: (0,) * len(plain)})
 
     def write(self) -> None:
         """Write the file anew from the votes so far; where that fails the last good file stays, with a note."""
         if not self.writes:
             return
-        with self.lock:
-            try:
-                draft = draft_submission(self.tasks, self.tally, self.ranking)
-                write_submission(self.out, draft.submission)
-                self.written = draft
-                if self.meta is not None:
-                    write_meta(self.out, self.meta)
-                if self.candidates is not None:
-                    self.tally.save(self.candidates)
-            except InputError as error:
-                self.failures += 1
-                print(f"note: {error}; the last good file stays", file=sys.stderr)
+        with self.tally.lock, self.tolerated("writing; the last good file stays"):
+            draft = draft_submission(self.tasks, self.tally, self.ranking)
+            write_submission(self.out, draft.submission)
+            self.written = draft
+            if self.meta is not None:
+                write_meta(self.out, self.meta)
+            if self.candidates is not None:
+                self.tally.save(self.candidates)
+
+    @contextmanager
+    def tolerated(self, what: str) -> Iterator[None]:
+        """Note what goes wrong within this context, and go on: a valid file must come out whatever happens.
+
+        The one place of the project that catches every exception; none is lost, all are in the summary.
+        """
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            self.troubles.append(f"{what}: {kind}{error}")
+            if self.writes:
+                print(f"note: {self.troubles[-1]}", file=sys.stderr)
 
     @property
     def agreement(self) -> float:
@@ -90,7 +125,7 @@ class Desk:
             "votes": self.votes,
             "agreement": round(self.agreement, 4),
             "predicted_attempts": self.written.predicted_attempts,
-            "failed_writes": self.failures,
+            "troubles": self.troubles,
         }
 
 

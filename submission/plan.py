@@ -57,6 +57,11 @@ class TimePlan:
         return self.started + self.budget
 
     @property
+    def last_call(self) -> float:
+        """When a program that hangs is ended: late, but with time for its last words."""
+        return self.deadline - self.reserve / 3
+
+    @property
     def prediction_end(self) -> float:
         """When the last answer must be there."""
         return self.deadline - self.reserve

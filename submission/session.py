@@ -1,12 +1,15 @@
 """One run of solving: adapt an exported model, let its answers vote in passes, keep the file up to date."""
 
-import time
+import os
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -14,7 +17,8 @@ from tqdm import tqdm
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.run import agreed, make_accelerator, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import NonFiniteLoss, Trainer
+from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.store import ArcStore, TaskEntry, build_store
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
@@ -22,6 +26,7 @@ from submission.desk import Desk
 from submission.meta import SubmissionMeta
 from submission.plan import TimePlan
 from submission.predict import Voter
+from submission.preflight import Arithmetic, own_device, table, try_arithmetic
 from submission.settings import Settings
 from submission.vote import Output
 
@@ -30,6 +35,7 @@ PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 LARGEST_PASS = 32
 # The early pass, half-way through the adaptation, may take at most this share of the whole time.
 EARLY_SHARE = 0.02
+STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
 
 
 def passes(votes: int) -> Iterator[slice]:
@@ -43,7 +49,7 @@ def passes(votes: int) -> Iterator[slice]:
 
 @dataclass
 class Session:
-    """One run of solving, on all processes."""
+    """One run of solving, on all processes; whatever is decided by clock or signal, they decide together."""
 
     export: Export
     settings: Settings
@@ -54,36 +60,61 @@ class Session:
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
     voter: Voter = field(init=False)
-    rows: Rows = field(init=False)
+    rows: Rows = field(init=False)  # all answers that are wanted
     order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle of its task it asks
     pace: Pace = field(init=False)
+    measured: bool = False  # the speed of prediction is known, not only judged by that of the adaptation
 
     def run(self) -> None:
         """Adapt and predict within the plan; the file is complete at any time."""
         with self.plan.phase("set-up"):
             self.prepare()
-        with self.plan.phase("adaptation"):
-            if self.plan.left(self.plan.adaptation_end) > 0 and not self.stop():
-                adapt(self.trainer, self.pace, self.stop, self.early_pass)
-        with self.plan.phase("prediction"), self.trainer.averaged():
+        with self.plan.phase("adaptation"), self.going_on("adaptation"):
+            if not self.ends(self.plan.adaptation_end):
+                self.adapt()
+        with self.plan.phase("prediction"), self.trainer.averaged(), self.going_on("prediction"):
             self.predict()
 
+    def going_on(self, what: str) -> AbstractContextManager[None]:
+        """Go on after a failure within this context; not among several processes, where the others would wait for
+        the one that failed: there the launcher ends them all, and the last file stays.
+        """
+        return self.desk.tolerated(what) if self.accelerator.num_processes == 1 else nullcontext()
+
+    def ends(self, end: float) -> bool:
+        """Whether any process was asked to stop, or sees `end` on its clock."""
+        return agreed(self.trainer, self.stop() or self.plan.left(end) <= 0)
+
+    # --- set-up --------------------------------------------------------------------------------------------------
+
     def prepare(self) -> None:
-        """Make puzzles of the tasks, and the trainer that stands at the export."""
-        settings, device = self.settings, self.accelerator.device
-        entries = [TaskEntry.demonstrations_only(task) for task in self.desk.tasks]
-        self.store = build_store(entries, settings.augmentations, settings.seed)
-        self.trainer = make_trainer(settings, self.export, self.store, self.accelerator)
+        """Make puzzles of the tasks, the trainer that stands at the export, and the rows to be answered."""
+        settings, accelerator = self.settings, self.accelerator
+        self.store = self.make_store()
+        self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         windows = self.trainer.config.train.canvas != "full"
-        batch = settings.predict_batch or PREDICT_BATCHES[device.type] * self.accelerator.num_processes
+        batch = settings.predict_batch or PREDICT_BATCHES[accelerator.device.type] * accelerator.num_processes
         asked = asked_outputs(self.store, self.desk.tally.outputs)
-        self.voter = Voter(self.store, asked, batch, self.accelerator, windows)
+        self.voter = Voter(self.store, asked, batch, accelerator, windows)
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
         groups = self.store.puzzle_groups[self.rows.puzzles]
         self.order = self.rows.puzzles - self.store.group_puzzles[groups]
         self.plan.prediction_work = self.tokens(self.rows)
         self.plan.first_pass = self.tokens(self.rows_of(slice(0, 1))) / self.plan.prediction_work
-        self.pace = Pace(self.plan, settings, self.accelerator, self.estimate)
+        self.pace = Pace(self.plan, settings, accelerator, self.judge_speed)
+
+    def make_store(self) -> ArcStore:
+        """The puzzles of all tasks; without those tasks that cannot be augmented, if there are such."""
+        entries = [TaskEntry.demonstrations_only(task) for task in self.desk.tasks]
+        with self.desk.tolerated("augmentation, trying each task alone"):
+            return build_store(entries, self.settings.augmentations, self.settings.seed)
+        return build_store(list(filter(self._is_usable, entries)), self.settings.augmentations, self.settings.seed)
+
+    def _is_usable(self, entry: TaskEntry) -> bool:
+        with self.desk.tolerated(f"task {entry.task.task_id} is left out"):
+            build_store([entry], self.settings.augmentations, self.settings.seed)
+            return True
+        return False
 
     def rows_of(self, part: slice) -> Rows:
         """The rows that ask the puzzles `part` of every task."""
@@ -96,46 +127,54 @@ class Session:
         sides = np.array([group.side for group in self.store.groups])
         return float((sides[self.store.pair_groups[rows.pairs]] ** 2).sum())
 
-    def estimate(self, step_seconds: float) -> None:
-        """Judge the speed of prediction by that of the adaptation, until it has been measured itself."""
-        if not self.voter_measured:
-            self.plan.seconds_per_token = prediction_seconds_per_token(self.trainer, step_seconds)
+    # --- adaptation ----------------------------------------------------------------------------------------------
 
-    voter_measured: bool = False
+    def adapt(self) -> None:
+        """Adapt until it is time to predict; a loss that is no number ends it at the last good weights."""
+        try:
+            adapt(self.trainer, self.pace, self.stop, self.early_pass)
+        except NonFiniteLoss as error:
+            with self.desk.tolerated("adaptation, going on with earlier weights"):
+                raise InputError(str(error)) from error
+            self.pace.restore(self.trainer)
+
+    def judge_speed(self, step_seconds: float) -> None:
+        """Judge the speed of prediction by that of the adaptation, until it has been measured itself."""
+        if not self.measured:
+            self.plan.seconds_per_token = prediction_seconds_per_token(self.trainer, step_seconds)
 
     def early_pass(self) -> None:
         """A first vote for every output, in case that the adaptation never ends; and a measure of its speed."""
-        part = slice(0, 1)
         cost = self.plan.first_pass * self.plan.prediction_work * (self.plan.seconds_per_token or 0.0)
-        [worthwhile] = agreed_values([float(cost <= EARLY_SHARE * self.plan.budget)], self.accelerator)
-        if worthwhile:
+        [cheap] = agreed_values([float(cost <= EARLY_SHARE * self.plan.budget)], self.accelerator)
+        if cheap:
             with self.trainer.averaged():
-                self.vote(part, self.plan.adaptation_end)
+                self.vote(slice(0, 1), self.plan.adaptation_end)
+
+    # --- prediction ----------------------------------------------------------------------------------------------
 
     def predict(self) -> None:
         """Pass after pass, until all puzzles have voted or the time is over."""
-        total = int(self.order.max()) + 1
-        for part in passes(total):
-            if not self.vote(part, self.plan.prediction_end):
+        for part in passes(int(self.order.max()) + 1):
+            if self.ends(self.plan.prediction_end) or not self.vote(part, self.plan.prediction_end):
                 return
 
     def vote(self, part: slice, end: float) -> bool:
         """One pass, and the file written anew; False when it had to end early."""
         rows = self.rows_of(part)
-        began = last = time.monotonic()
+        began = last = self.plan.now()
 
         def over() -> bool:
             nonlocal last
-            now = time.monotonic()
-            batch, last = now - last, now
-            return agreed(self.trainer, self.stop() or now + batch > end)
+            batch, last = self.plan.now() - last, self.plan.now()
+            return agreed(self.trainer, self.stop() or self.plan.left(end) < batch)
 
         quiet = None if self.accelerator.is_main_process else True
-        with tqdm(total=len(rows), unit="row", desc=f"votes {part.stop}", disable=quiet, leave=False) as bar:
+        with tqdm(total=len(rows), unit="row", desc=f"votes of {part.stop}", disable=quiet, leave=False) as bar:
             complete = self.voter.vote(self.trainer.predictor(), rows, self.desk.tally, bar.update, over)
         if complete:
-            self.plan.seconds_per_token = (time.monotonic() - began) / self.tokens(rows)
-            self.voter_measured = True
+            self.plan.seconds_per_token = (self.plan.now() - began) / self.tokens(rows)
+            self.measured = True
         self.desk.write()
         return complete
 
@@ -144,31 +183,73 @@ def asked_outputs(store: ArcStore, outputs: tuple[Output, ...]) -> NDArray[np.in
     """int32[P]: which of `outputs` every pair of the store asks for, -1 none."""
     number = {output: i for i, output in enumerate(outputs)}
     names = [store.groups[group].task_id for group in store.pair_groups]
-    return np.array(
-        [number.get(Output(name, test), -1) for name, test in zip(names, store.pair_tests.tolist(), strict=True)],
-        np.int32,
-    )
+    asked = [number.get(Output(*pair), -1) for pair in zip(names, store.pair_tests.tolist(), strict=True)]
+    return np.array(asked, np.int32)
 
 
-def solve(desk: Desk, checkpoint: Path, settings: Settings, plan: TimePlan) -> dict[str, Any]:
-    """Solve the desk's tasks with the export at `checkpoint`; returns facts for the summary."""
-    with plan.phase("set-up"):
-        export = read_export(checkpoint)
-        accelerator = make_accelerator("none", desk.out.parent)
-        seen = trained_on(desk.tasks, export.training_tasks).tests
-        desk.meta = SubmissionMeta(
-            export.facts["sha256"], bool(export.facts.get("leak")), tuple(name.split("/", 1)[1] for name in seen)
-        )
+# From the program ---------------------------------------------------------------------------------------------------
+
+
+def solve(desk: Desk, checkpoint: Path, settings: Settings, plan: TimePlan, facts: dict[str, Any]) -> None:
+    """Solve the desk's tasks with the export at `checkpoint`, adding to `facts` for the summary.
+
+    Raises InputError where there is no export, or none that fits; the file holds fallbacks then.
+    """
     with stop_on_signal() as stop:
+        with plan.phase("set-up"):
+            export = read_export(checkpoint)
+            desk.meta = meta_of(desk, export)
+            arithmetics = usable_arithmetic()
+            accelerator = make_accelerator("none", desk.out.parent)
+            if accelerator.is_main_process:
+                print(table(arithmetics, desk.tasks, desk.out, plan, facts["mode"]), flush=True)
+            settings = replace(settings, precision=chosen_precision(settings, arithmetics, accelerator))
+        facts |= {"checkpoint": export.facts["sha256"], "contaminated": list(desk.meta.trained_on)}
+        facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}
         session = Session(export, settings, plan, desk, accelerator, lambda: stop.requested)
-        session.run()
-    return {
-        "processes": accelerator.num_processes,
-        "device": str(accelerator.device),
-        "precision": str(session.trainer.dtype).removeprefix("torch."),
-        "adaptation_steps": session.trainer.step,
-        "seconds_per_step": session.pace.step_seconds,
-        "checkpoint": export.facts["sha256"],
-        "contaminated": list(desk.meta.trained_on),
-        "stopped_by_signal": stop.requested,
-    }
+        try:
+            session.run()
+        finally:
+            with plan.phase("writing"):
+                desk.write()
+        facts |= {"precision": settings.precision, "adaptation_steps": session.trainer.step}
+        facts |= {"seconds_per_step": session.pace.step_seconds, "loss": session.pace.loss}
+        if stop.requested:
+            facts["status"] = STOPPED_BY_SIGNAL
+        accelerator.end_training()
+
+
+def meta_of(desk: Desk, export: Export) -> SubmissionMeta:
+    """What has to be known about the checkpoint, above all which tasks it was trained on."""
+    seen = set(trained_on(desk.tasks, export.training_tasks).tests)
+    names = tuple(task.task_id for task in desk.tasks if task.name in seen)
+    return SubmissionMeta(export.facts["sha256"], bool(export.facts.get("leak")), names)
+
+
+def usable_arithmetic() -> list[Arithmetic]:
+    """What the devices of this process can do; a GPU on which nothing works gives way to the CPU.
+
+    Raises InputError where that is one process among several.
+    """
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    own = own_device()
+    count = torch.cuda.device_count() if alone and own.type == "cuda" else 0
+    others = [torch.device("cuda", i) for i in range(count) if i != own.index]
+    found = [try_arithmetic(device) for device in (own, *others)]
+    if found[0].works:
+        return found
+    reason = next(iter(found[0].failures.values()), "")
+    if not alone:
+        raise InputError(f"{own}: no operation works there ({reason}); start fewer processes, or one on the CPU")
+    print(f"note: {own} is there but does not work ({reason}); using the CPU", file=sys.stderr)
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    return [try_arithmetic(torch.device("cpu")), *found]
+
+
+def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelerator: Accelerator) -> str:
+    """The precision asked for, or the best that works; the main process's choice in all processes."""
+    if settings.precision != "auto":
+        return settings.precision
+    names = ("fp32", "bf16", "fp16")
+    [number] = agreed_values([float(names.index(arithmetics[0].precision))], accelerator)
+    return names[int(number)]

@@ -1,10 +1,13 @@
 """Solve tasks with an exported model before a deadline, and write the submission.
 
     python -m submission.solve --challenges challenges.json --checkpoint runs/arc1 --time-budget 10m
-    accelerate launch -m submission.solve ...     the same on several GPUs
+    python -m submission.solve --challenges my_task.json --checkpoint runs/arc1
+    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 10m
+    accelerate launch -m submission.solve ...     any of these on several GPUs
 
 The file is there at once, with fallbacks, and is written anew, whole, after every pass of votes: whatever happens, the
-last one stays. `--challenges` takes Kaggle's file, one task, or a folder of tasks.
+last one stays. `--challenges` takes Kaggle's file, one task, or a folder of tasks; where it or `--checkpoint` is
+missing, what is mounted below --input is searched by content.
 """
 
 import argparse
@@ -15,13 +18,16 @@ from typing import Any
 
 import orjson
 
-from data_prep.files import run_program, write_atomic
+from data_prep.files import InputError, run_program, write_atomic
 from data_prep.grid import Grid
-from data_prep.tasks import read_tasks
+from data_prep.tasks import Task, read_tasks
+from submission.answers import show_answers
 from submission.desk import Desk, summary_path
+from submission.mounts import KAGGLE_INPUT, find_challenges, find_export
 from submission.plan import TimePlan, duration, duration_text
 from submission.score import Scores, score
-from submission.settings import Settings, add_settings
+from submission.settings import Settings, add_settings, positive
+from submission.watchdog import Watchdog
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,39 +36,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
-    desk = Desk(
-        read_tasks(arguments.challenges),
-        arguments.out,
-        arguments.candidates,
-        settings.ranking,
-        writes=os.environ.get("RANK", "0") == "0",
-    )
     with plan.phase("set-up"):
-        desk.open()
-        # Not before, because importing torch takes seconds.
-        from submission.session import solve
-    facts = solve(desk, arguments.checkpoint, settings, plan)
-    if desk.writes:
-        report(desk, plan, facts, arguments.summary or summary_path(arguments.out))
-    return 0
+        checkpoint = arguments.checkpoint or find_export(arguments.input)
+        tasks, mode = choose_tasks(arguments, checkpoint)
+        desk = Desk(tasks, arguments.out, arguments.candidates, settings.ranking, writes=is_first_process())
+        # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
+        if holds_export(checkpoint) or not arguments.out.exists():
+            desk.open()
+    facts: dict[str, Any] = {"mode": mode}
+    summary = arguments.summary or summary_path(arguments.out)
+    with Watchdog(plan.left(plan.last_call), lambda: leave(desk, plan, facts, summary)):
+        with plan.phase("set-up"):
+            # Not before, because importing torch takes seconds.
+            from submission.session import solve
+        solve(desk, checkpoint, settings, plan, facts)
+        if desk.written is not None and are_own(arguments.challenges):
+            print(show_answers(desk.tasks, desk.written.submission, desk.tally, desk.ranking) + "\n")
+        report(desk, plan, facts, summary)
+    return int(facts.get("status", 0))
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes; known before torch is."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def holds_export(checkpoint: Path) -> bool:
+    """Whether there seems to be an export at `checkpoint`, or in the run folder that it is."""
+    return any((place / "export.json").is_file() for place in (checkpoint, checkpoint / "export"))
+
+
+def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Sequence[Task], str]:
+    """The tasks to solve, and a line about what they are."""
+    if arguments.rehearse:
+        if arguments.challenges is not None:
+            raise InputError("--rehearse chooses its own tasks, expected no --challenges")
+        # Reading an export takes torch.
+        from arc_trm.checkpoint import read_export
+        from submission.rehearse import stand_in
+
+        chosen = stand_in(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
+        return chosen.tasks, chosen.describe()
+    path = arguments.challenges or find_challenges(arguments.input)
+    return read_tasks(path), f"solving {path}"
+
+
+def leave(desk: Desk, plan: TimePlan, facts: dict[str, Any], summary: Path) -> None:
+    """The watchdog's last words."""
+    desk.troubles.append("something hung until the time was over")
+    desk.write()
+    report(desk, plan, facts, summary)
 
 
 def report(desk: Desk, plan: TimePlan, facts: dict[str, Any], path: Path) -> None:
     """Say how it went, the same as JSON at `path`, and the score where the outputs are known."""
-    assert desk.written is not None
+    if not desk.writes or desk.written is None:
+        return
     scores = known_score(desk)
-    summary = desk.summary() | facts | {"seconds": {name: round(s, 2) for name, s in plan.phases.items()}}
+    summary = facts | desk.summary() | {"seconds": {name: round(s, 2) for name, s in plan.phases.items()}}
     if scores is not None:
         summary["scores"] = scores.to_json()
-    write_atomic(path, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
-    if desk.meta is not None:
-        for line in desk.meta.lines():
-            print(line)
-    print(f"agreement of the votes {summary['agreement']:.1%}, {summary['votes']} votes")
-    print("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
-    if scores is not None:
-        print("\n".join(scores.lines()))
-    print(f"wrote {desk.out}: {desk.written.summary}")
+    with desk.tolerated("summary"):
+        write_atomic(path, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    lines = [] if desk.meta is None else desk.meta.lines()
+    lines.append(f"agreement of the votes {summary['agreement']:.1%}, {summary['votes']} votes")
+    lines.append("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
+    lines += [f"trouble: {trouble}" for trouble in desk.troubles]
+    lines += [] if scores is None else scores.lines()
+    print("\n".join([*lines, f"wrote {desk.out}: {desk.written.summary}"]), flush=True)
 
 
 def known_score(desk: Desk) -> Scores | None:
@@ -76,18 +117,32 @@ def known_score(desk: Desk) -> Scores | None:
     return score(desk.written.submission, solutions)
 
 
+def are_own(challenges: Path | None) -> bool:
+    """Whether the tasks are a few of the user's own, which deserve to be shown, not a competition's."""
+    return challenges is not None and (challenges.is_dir() or len(read_tasks(challenges)) == 1)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog="python -m submission.solve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
-    add("--challenges", metavar="PATH", type=Path, required=True, help="Kaggle's file, one task file, or a folder")
-    add("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder or an export")
+    add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
+    add("--checkpoint", metavar="DIR", type=Path, help="a run folder or an export")
+    add("--input", metavar="DIR", type=Path, default=KAGGLE_INPUT, help=f"where files are mounted ({KAGGLE_INPUT})")
     add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
     add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
     add("--summary", metavar="FILE", type=Path, help="the summary as JSON (submission.summary.json beside --out)")
+    add(
+        "--rehearse",
+        metavar="N",
+        type=positive,
+        nargs="?",
+        const=120,
+        help="solve and score N (120) public tasks, shaped like the competition's, that the checkpoint has not seen",
+    )
     add_settings(made)
     return made
 

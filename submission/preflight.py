@@ -1,0 +1,145 @@
+"""Look before spending hours: what truly works here, found by real operations, as one short table."""
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data_prep.tasks import Task
+from submission.plan import TimePlan, duration_text
+
+RERUN_VARIABLE = "KAGGLE_IS_COMPETITION_RERUN"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
+# scaling, but GPUs that only emulate it are several times slower with it. On a CPU fp32 comes first.
+CHOICES = {"cuda": ("bf16", "fp16", "fp32"), "cpu": ("fp32", "bf16")}
+WORTHWHILE = 1.3
+# A share of the sum of absolute values, which every precision must come within of the exact result.
+TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a device can do: seconds of a piece of work by precision; without those that fail there."""
+
+    device: torch.device
+    seconds: dict[str, float]
+    failures: dict[str, str]
+
+    @property
+    def works(self) -> bool:
+        """Whether anything works at all."""
+        return bool(self.seconds)
+
+    @property
+    def precision(self) -> str:
+        """The first choice, unless another one is faster by WORTHWHILE."""
+        working = [name for name in CHOICES[self.device.type] if name in self.seconds]
+        best = min(working, key=lambda name: self.seconds[name])
+        return best if self.seconds[working[0]] > WORTHWHILE * self.seconds[best] else working[0]
+
+
+def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 5) -> Arithmetic:
+    """Multiply, attend and differentiate in every precision on `device`, and compare with the CPU's float32.
+
+    A driver may report a device as available although every kernel fails there (P100 with a new torch).
+    """
+    seconds, failures = {}, {}
+    for name in CHOICES[device.type]:
+        try:
+            seconds[name] = _try_precision(device, DTYPES[name], size, repeats)
+        except (RuntimeError, NotImplementedError, AssertionError) as error:
+            failures[name] = str(error).strip().splitlines()[0][:80] if str(error) else type(error).__name__
+    return Arithmetic(device, seconds, failures)
+
+
+def _try_precision(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(size, size, generator=generator)
+    values = exact.to(device, dtype).requires_grad_()
+    found = _work(values)
+    [gradient] = torch.autograd.grad(found.float().sum(), values)
+    wanted = _work(exact)
+    error = (found.detach().float().cpu() - wanted).abs().sum() / wanted.abs().sum()
+    if not error < TOLERANCE or not bool(gradient.isfinite().all()):
+        raise AssertionError(f"wrong results (off by {float(error):.1%})")
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        with torch.no_grad():
+            float(_work(values).sum())  # reading a number waits for the device
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _work(values: torch.Tensor) -> torch.Tensor:
+    """Products and attention over [n, n] values, scaled so that half precision does not overflow."""
+    n = values.shape[0]
+    product = values @ values.T / n**0.5
+    heads = product.view(1, n, n // 32, 32).transpose(1, 2)
+    return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).reshape(n, n)
+
+
+def own_device() -> torch.device:
+    """The GPU of this process where there is one, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+# The table ------------------------------------------------------------------------------------------------
+
+
+def is_rerun() -> bool:
+    """Whether this is the competition's scored rerun, on the hidden tasks."""
+    return bool(os.environ.get(RERUN_VARIABLE))
+
+
+def table(arithmetics: Sequence[Arithmetic], tasks: Sequence[Task], out: Path, plan: TimePlan, mode: str) -> str:
+    """What was found, a line each."""
+    rows = [("mode", mode)]
+    rows += [(str(arithmetic.device), describe_device(arithmetic)) for arithmetic in arithmetics]
+    rows += [
+        ("memory", f"{available_memory() / 1e9:.1f} GB free"),
+        ("disk", f"{shutil.disk_usage(out.parent).free / 1e9:.1f} GB free at {out.parent}"),
+        ("challenges", describe_tasks(tasks)),
+        ("time", f"{duration_text(plan.budget)}, {duration_text(plan.reserve)} of them in reserve"),
+        ("software", f"Python {platform.python_version()}, torch {torch.__version__}, {sys.platform}"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+def describe_device(arithmetic: Arithmetic) -> str:
+    """Name, memory, and what works how fast."""
+    device = arithmetic.device
+    name = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        name = f"{properties.name}, {properties.total_memory / 1e9:.1f} GB"
+    results = [f"{name} {seconds * 1e3:.2g} ms" for name, seconds in arithmetic.seconds.items()]
+    results += [f"{name} fails ({reason})" for name, reason in arithmetic.failures.items()]
+    return f"{name}; {', '.join(results)}"
+
+
+def describe_tasks(tasks: Sequence[Task]) -> str:
+    """How many tasks and outputs, and how many tasks ask for several."""
+    outputs = sum(len(task.tests) for task in tasks)
+    several = sum(len(task.tests) > 1 for task in tasks) / len(tasks)
+    return f"{len(tasks)} tasks, {outputs} outputs, {several:.0%} of the tasks with several"
+
+
+def available_memory() -> int:
+    """Bytes of main memory that can still be used."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
