@@ -4,29 +4,35 @@ python -m data_prep.show arc1-training 007bbfb7           one task in colour
 python -m data_prep.show challenges.json 00576224 --solutions solutions.json
 python -m data_prep.show arc1-evaluation                  what a corpus holds
 python -m data_prep.show data/arc1                        what a dataset holds
+python -m data_prep.show data/sudoku test/0               one Sudoku or maze of a dataset, with its answer
 
 Without a terminal, or with NO_COLOR set, grids are printed as digits.
 """
 
 import argparse
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep import conceptarc
+from data_prep.cell_store import SPLITS, CellStore
 from data_prep.corpus import PINNED, conceptarc_corpus, pinned_corpus
 from data_prep.files import InputError, run_program
 from data_prep.folder import MANIFEST, Manifest, read_manifest
 from data_prep.grid import Grid
-from data_prep.store import ArcStore, load
+from data_prep.store import ArcStore, load, open_store
 from data_prep.tasks import Pair, Task, read_tasks
 from data_prep.terminal import beside, fitting_style
 from data_prep.terminal import render as render  # for those who show grids
 
 DATASET_KINDS = ["arc", "sudoku", "maze"]
+# What the tokens of Sudokus and mazes look like, from PAD on.
+CELL_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
 
 
 def show_task(task: Task) -> str:
@@ -93,9 +99,8 @@ def describe_dataset(folder: Path) -> str:
     rows = [
         ("kind", f"{manifest['kind']}, format version {manifest['version']}, built by arc-trm {manifest['package']}")
     ]
-    rows += [
-        (name, str(manifest[name])) for name in ("recipe", "seed", "augmentations") if manifest.get(name) is not None
-    ]
+    plain = ("recipe", "source", "side", "seed", "augmentations")
+    rows += [(name, str(manifest[name])) for name in plain if manifest.get(name) is not None]
     rows += [
         ("corpus", f"{corpus['name']} at {corpus['version']}: {_number(corpus['tasks'], 'task')}")
         for corpus in manifest.get("corpora", [])
@@ -119,6 +124,23 @@ def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:
         ("leaks", _number(len(manifest["leak"]), "training pair") + " allowed to give a scored output away"),
         ("left out", _number(len(manifest["left_out"]), "training pair") + " that would have given one away"),
     ]
+
+
+def show_cells(store: CellStore, name: str) -> str:
+    """One puzzle of a Sudoku or maze dataset with its answer; `name` is its split and number, as in "test/0"."""
+    splits = {split: getattr(store, split) for split in SPLITS}
+    found = re.fullmatch(rf"({'|'.join(SPLITS)})/(\d{{1,9}})", name)
+    if found is None or int(found[2]) >= len(splits[found[1]]):
+        expected = " or ".join(f"{split}/0 to {split}/{len(rows) - 1}" for split, rows in splits.items())
+        raise InputError(f"no puzzle {name}, expected {expected}")
+    rows, number = splits[found[1]], int(found[2])
+    texts = [_cell_text(tokens[number], store) for tokens in (rows.questions, rows.answers)]
+    return f"{store.kind} {name}, rating {rows.ratings[number]:g}\n" + beside(texts, gap="    ")
+
+
+def _cell_text(tokens: NDArray[np.uint8], store: CellStore) -> str:
+    symbols = CELL_SYMBOLS[store.kind]
+    return "\n".join(" ".join(symbols[token] for token in row) for row in tokens.reshape(store.side, -1).tolist())
 
 
 # Finding what to show -----------------------------------------------------------------------------------------------
@@ -187,6 +209,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_dataset = (Path(arguments.source) / MANIFEST).is_file()
     if is_dataset and not arguments.tasks:
         print(describe_dataset(Path(arguments.source)))
+        return 0
+    store = open_store(arguments.source) if is_dataset else None
+    if isinstance(store, CellStore):
+        print("\n\n".join(show_cells(store, name) for name in arguments.tasks))
         return 0
     tasks = find_tasks(arguments.source, arguments.conceptarc, arguments.solutions)
     chosen = [task for name in arguments.tasks for task in pick(tasks, name, arguments.source)]
