@@ -128,7 +128,7 @@ def show_steps(frames: Sequence[dict[str, Any]]) -> Iterator[str]:
         else:
             style = fitting_style([len(text.split("/")[0]) for text in texts])
             changed = sum(a != b for a, b in zip(before["answer"], frame["answer"], strict=False))
-            yield f"\n{said}" + (f", {changed} cells of the answer changed" if number > 1 else "")
+            yield f"\n{said}" + (f", cells of the answer that changed: {changed}" if number > 1 else "")
             yield beside([render_symbols(text.split("/"), style) for text in texts], gap="    ")
         before = frame
 

@@ -29,7 +29,7 @@ from submission.views import read_views
 from submission.vote import Output, Tally
 
 # Concatenated in this order: each may use what stands before it.
-SCRIPTS = ("grids.js", "charts.js", "film.js", "page.js")
+SCRIPTS = ("grids.js", "charts.js", "film.js", "tasks.js", "page.js")
 # The published order of the eight elements, in words.
 ORIENTATIONS = (
     "as given",

@@ -10,8 +10,8 @@ const OUTCOMES = {
 
 function overview() {
   const panels = [...calibrationCharts(), runPanel()].filter(Boolean);
-  const parts = [remarks(), scoreTiles(), outcomeBar(), panels.length ? make("div", { class: "panels" }, panels) : null];
-  document.getElementById("overview").append(...parts.filter(Boolean));
+  const row = panels.length ? make("div", { class: "panels" }, panels) : null;
+  document.getElementById("overview").append(...[remarks(), scoreTiles(), outcomeBar(), row].filter(Boolean));
 }
 
 function remarks() {
@@ -49,13 +49,14 @@ function outcomeBar() {
 }
 
 function calibrationCharts() {
-  if (!DATA.calibration || !DATA.calibration.votes.length) return [];
+  const found = DATA.calibration;
+  if (!found || !found.votes.length) return [];
   return [
-    calibrationPanel("Votes, calibrated", "share of the votes for the leading candidate", DATA.calibration.votes),
-    calibrationPanel("Halting, calibrated", "mean halting probability of the leading candidate", DATA.calibration.halting)];
+    calibrationPanel("Votes, calibrated", "share of the votes for the leading candidate", found.votes),
+    calibrationPanel("Halting, calibrated", "mean halting probability of the leading candidate", found.halting)];
 }
 
-// Bars: how often the leading candidate is right, by tenths of `axis`; on the diagonal the share would be a probability.
+// Bars: how often the leading candidate is right, by tenths of `axis`; on the diagonal shares are probabilities.
 function calibrationPanel(title, axis, bins) {
   const [left, bottom, width, height] = [44, 176, 300, 150];
   const svg = makeSvg("svg", { viewBox: "0 0 372 222", class: "chart", "aria-hidden": "true" });
@@ -66,9 +67,10 @@ function calibrationPanel(title, axis, bins) {
   }
   const numbers = [];
   for (const bin of bins.filter((entry) => entry.outputs)) {
-    const x = left + bin.from * width + 2, share = bin.solved / bin.outputs, tall = Math.max(1, share * height);
-    svg.append(makeSvg("rect", { class: "bar", x, y: bottom - tall, width: width / bins.length - 4, height: tall, rx: 2 }));
-    numbers.push(makeSvg("text", { x: x + width / bins.length / 2 - 2, y: bottom - tall - 4, class: "middle number" }, bin.outputs));
+    const x = left + bin.from * width + 2, wide = width / bins.length - 4;
+    const tall = Math.max(1, (bin.solved / bin.outputs) * height), y = bottom - tall;
+    svg.append(makeSvg("rect", { class: "bar", x, y, width: wide, height: tall, rx: 2 }));
+    numbers.push(makeSvg("text", { x: x + wide / 2, y: y - 4, class: "middle number" }, bin.outputs));
   }
   svg.append(makeSvg("path", { class: "diagonal", d: `M${left} ${bottom}l${width} ${-height}` }), ...numbers);
   for (const share of [0, 0.5, 1]) {
@@ -81,9 +83,11 @@ function calibrationPanel(title, axis, bins) {
 }
 
 function binTable(axis, bins) {
-  const rows = bins.filter((bin) => bin.outputs).map((bin) => make("tr", {},
-    make("td", {}, `${percent(bin.from)} to ${percent(bin.to)}`), make("td", {}, bin.outputs), make("td", {}, bin.solved),
-    make("td", {}, percent(bin.solved / bin.outputs))));
+  const rows = bins.filter((bin) => bin.outputs).map((bin) => {
+    const range = `${percent(bin.from)} to ${percent(bin.to)}`;
+    const cells = [range, bin.outputs, bin.solved, percent(bin.solved / bin.outputs)];
+    return make("tr", {}, cells.map((cell) => make("td", {}, cell)));
+  });
   const names = [axis, "outputs", "right", "share right"].map((name) => make("th", { scope: "col" }, name));
   return make("details", {}, make("summary", {}, "The same as a table"),
     make("table", {}, make("thead", {}, make("tr", {}, names)), make("tbody", {}, rows)));
@@ -104,7 +108,8 @@ function factRow(name, value) {
 function runPanel() {
   if (!DATA.summary.length && !DATA.phases.length) return null;
   const total = DATA.phases.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const phases = DATA.phases.map(([name, seconds]) => factRow(name, `${duration(seconds)} (${percent(seconds / total)})`));
+  const shares = DATA.phases.map(([name, seconds]) => [name, `${duration(seconds)} (${percent(seconds / total)})`]);
+  const rows = [...shares, ...DATA.summary].map(([name, value]) => factRow(name, value));
   return make("div", { class: "panel" }, make("h2", {}, total ? `The run: ${duration(total)}` : "The run"),
-    make("table", { class: "facts" }, make("tbody", {}, phases, DATA.summary.map(([name, value]) => factRow(name, value)))));
+    make("table", { class: "facts" }, make("tbody", {}, rows)));
 }

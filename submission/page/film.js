@@ -39,7 +39,8 @@ function filmPlayer(film, digits) {
   slider.addEventListener("input", () => { stop(); show(); });
   show();
   return make("section", { class: "film" }, make("h4", {}, "Film of the supervision steps"),
-    make("p", { class: "detail" }, `Puzzle embedding: ${film.embedding}. Crosses: cells that this step changed. Dots: the border token EOS.`),
+    make("p", { class: "detail" }, `Puzzle embedding: ${film.embedding}. ` +
+      "Crosses: cells that this step changed. Dots: the border token EOS."),
     make("div", { class: "filmbar" }, button, slider, words, haltingCurve(steps)), stage);
 }
 
@@ -52,7 +53,8 @@ function haltingCurve(steps) {
   const [width, height] = [160, 36];
   const x = (i) => steps.length > 1 ? (i / (steps.length - 1)) * width : width / 2;
   const points = steps.map((step, i) => `${x(i).toFixed(1)},${(height - step.halting * height).toFixed(1)}`).join(" ");
-  return makeSvg("svg", { viewBox: `-2 -2 ${width + 4} ${height + 4}`, width: width + 4, height: height + 4, class: "curve", role: "img",
-    "aria-label": "Halting probability by step: " + steps.map((step) => percent(step.halting)).join(", ") },
+  const label = "Halting probability by step: " + steps.map((step) => percent(step.halting)).join(", ");
+  const box = { viewBox: `-2 -2 ${width + 4} ${height + 4}`, width: width + 4, height: height + 4 };
+  return makeSvg("svg", { ...box, class: "curve", role: "img", "aria-label": label },
     makeSvg("path", { class: "rule", d: `M0 0h${width}M0 ${height}h${width}` }), makeSvg("polyline", { points }));
 }

@@ -28,7 +28,7 @@ function makeSvg(tag, attributes = {}, ...children) {
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+    element.setAttribute(name, value);
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return element;
@@ -53,17 +53,15 @@ function sizeText(text) {
 
 function inWords(text) {
   const [rows, columns] = sizeOf(text);
-  const cells = text.split("/").map((row) => [...row].join(" ")).join("; ");
-  return `${plural(rows, "row")}, ${plural(columns, "column")}: ${cells}`;
+  const symbols = text.split("/").map((row) => [...row].join(" ")).join("; ");
+  return `${plural(rows, "row")}, ${plural(columns, "column")}: ${symbols}`;
 }
 
 // The cells in which two grids of equal size differ, as [row, column]; null where their sizes differ.
 function differences(text, other) {
   const [a, b] = [text.split("/"), other.split("/")];
   if (a.length !== b.length || a[0].length !== b[0].length) return null;
-  const cells = [];
-  a.forEach((row, r) => [...row].forEach((cell, c) => { if (cell !== b[r][c]) cells.push([r, c]); }));
-  return cells;
+  return cells(a).filter(([symbol, r, c]) => symbol !== b[r][c]).map(([, r, c]) => [r, c]);
 }
 
 // For every symbol of a grid the path that covers its cells, runs of cells in a row taken together.
@@ -76,6 +74,11 @@ function symbolPaths(rows) {
     }
   });
   return paths;
+}
+
+// Every cell as [symbol, row, column].
+function cells(rows) {
+  return rows.flatMap((row, r) => [...row].map((symbol, c) => [symbol, r, c]));
 }
 
 function cross([r, c]) {
@@ -96,12 +99,13 @@ function drawGrid(text, { cell = 16, label = null, marked = [], digits = false }
     ...(label === null ? { "aria-hidden": "true" } : { role: "img", "aria-label": label }),
   });
   for (const [symbol, path] of symbolPaths(rows)) {
-    svg.append(makeSvg("path", { d: path, ...(symbol in DATA.palette ? { fill: DATA.palette[symbol] } : { class: "nocolour" }) }));
+    const look = symbol in DATA.palette ? { fill: DATA.palette[symbol] } : { class: "nocolour" };
+    svg.append(makeSvg("path", { d: path, ...look }));
   }
-  const borders = rows.flatMap((row, r) => [...row].map((symbol, c) => symbol === "e" ? `M${c + 0.5} ${r + 0.5}h0` : ""));
-  if (borders.some(Boolean)) svg.append(makeSvg("path", { class: "eos", d: borders.join("") }));
+  const dots = cells(rows).map(([symbol, r, c]) => symbol === "e" ? `M${c + 0.5} ${r + 0.5}h0` : "").join("");
+  if (dots) svg.append(makeSvg("path", { class: "eos", d: dots }));
   if (cell >= 6) svg.append(makeSvg("path", { class: "lines", d: gridLines(height, width) }));
-  if (digits && cell >= 8) rows.forEach((row, r) => svg.append(...[...row].map((symbol, c) => digitText(symbol, r, c)).filter(Boolean)));
+  if (digits && cell >= 8) svg.append(...cells(rows).map(digitText));
   if (marked.length) {
     const path = marked.map(cross).join("");
     svg.append(makeSvg("path", { class: "cross under", d: path }), makeSvg("path", { class: "cross", d: path }));
@@ -118,8 +122,8 @@ function gridLines(height, width) {
 
 const DARK_SYMBOLS = "01269"; // colours on which a light digit reads better
 
-function digitText(symbol, r, c) {
-  if (symbol === "." || symbol === "e") return null;
+function digitText([symbol, r, c]) {
+  if (!(symbol in DATA.palette)) return "";
   const tone = DARK_SYMBOLS.includes(symbol) ? "digit light" : "digit";
   return makeSvg("text", { class: tone, x: c + 0.5, y: r + 0.5 }, symbol);
 }

@@ -1,7 +1,8 @@
-// Filters, the list of tasks, one task in full. What is chosen stands in the address after "#".
+// Filters, the list of tasks, moving between them. What is chosen stands in the address after "#".
 
 const byId = (id) => document.getElementById(id);
 const CONTROLS = { q: "", status: "all", sort: "file", view: "cards", digits: "", theme: "auto" };
+const CHOICES = ["q", "status", "sort", "view", "theme"];
 let state = { ...CONTROLS, task: "" };
 
 // Every task with what filtering and sorting need.
@@ -44,8 +45,9 @@ const SORTS = {
 
 // Drawing hundreds of grids takes time, so each is drawn when it comes near the window, or before printing.
 const waiting = new Map();
-const watcher = new IntersectionObserver((entries) => entries.forEach((entry) => entry.isIntersecting && draw(entry.target)),
-  { rootMargin: "600px" });
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
+}, { rootMargin: "600px" });
 
 function draw(element) {
   const content = waiting.get(element);
@@ -63,105 +65,6 @@ function later(element, content) {
 
 function badge(verdict) {
   return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
-}
-
-// One task ------------------------------------------------------------------------------------------------
-
-function card(task) {
-  const output = task.outputs[0], more = task.outputs.length - 1;
-  const wrong = output.truth === null ? [] : differences(output.attempts[0], output.truth) ?? [];
-  const thumbs = () => [
-    thumb("input", output.input), thumb("attempt 1", output.attempts[0], wrong),
-    output.truth === null ? thumb("attempt 2", output.attempts[1]) : thumb("truth", output.truth)];
-  return make("li", {}, make("a", { class: "card", href: "#" + address({ ...state, task: task.id }) },
-    make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
-    later(make("span", { class: "thumbs" }), thumbs),
-    make("span", { class: "cardfoot" },
-      output.total ? make("span", {}, `${percent(task.share)} of votes agree`) : null,
-      more ? make("span", {}, plural(task.outputs.length, "test output")) : null,
-      task.fallback ? make("span", {}, "fallback") : null, task.filmed ? make("span", {}, "film") : null)));
-}
-
-function thumb(name, text, marked = []) {
-  return make("span", { class: "thumb" }, drawGrid(text, { cell: cellFor(102, text), marked, digits: Boolean(state.digits) }), make("span", {}, name));
-}
-
-function taskInFull(task, level) {
-  const digits = Boolean(state.digits);
-  const pairs = task.demonstrations.map(([input, output], i) => {
-    const cell = cellFor(170, input, output);
-    return make("div", { class: "pair" }, gridFigure(`Input ${i + 1}`, input, { cell, digits }),
-      make("span", { class: "arrow", "aria-hidden": "true" }, "→"), gridFigure(`Output ${i + 1}`, output, { cell, digits }));
-  });
-  return make("article", { class: "task" },
-    make("h" + level, { class: "id", tabindex: "-1" }, task.id, " ", badge(task.verdict)),
-    make("h3", {}, "Demonstrations"), make("div", { class: "pairs" }, pairs),
-    task.outputs.map((output, test) => outputInFull(task, output, test)));
-}
-
-function outputInFull(task, output, test) {
-  const digits = Boolean(state.digits), cell = cellFor(220, output.input, output.truth, ...output.attempts);
-  const title = (task.outputs.length > 1 ? `Test ${test + 1} of ${task.outputs.length}` : "Test") + ": " + OUTCOMES[output.outcome];
-  return make("section", {}, make("h3", {}, title),
-    make("div", { class: "pairs" },
-      gridFigure("Test input", output.input, { cell, digits }),
-      output.attempts.map((grid, i) => attemptFigure(output, grid, i, { cell, digits })),
-      output.truth === null ? null : gridFigure("Truth", output.truth, { cell, digits, tone: "truth" })),
-    candidateList(output, digits), filmsOf(task.id, test).map((film) => filmPlayer(film, digits)));
-}
-
-function attemptFigure(output, grid, i, looks) {
-  const origin = output.fallbacks && output.fallbacks.includes(i) ? "a fallback, not predicted; " : "";
-  const wrong = output.truth === null ? [] : differences(grid, output.truth);
-  return gridFigure(`Attempt ${i + 1}`, grid, {
-    ...looks, marked: wrong ?? [], note: origin + comparison(grid, output.truth, wrong),
-    tone: output.truth === null ? "" : wrong && !wrong.length ? "right" : "wrong" });
-}
-
-function comparison(grid, truth, wrong) {
-  if (truth === null) return "";
-  if (wrong === null) return `✗ size ${sizeText(grid)}, expected ${sizeText(truth)}`;
-  const [rows, columns] = sizeOf(grid);
-  return wrong.length ? `✗ ${wrong.length} of ${plural(rows * columns, "cell")} differ` : "✓ equals the truth";
-}
-
-function candidateList(output, digits) {
-  if (!output.candidates) return null;
-  if (!output.candidates.length) return make("p", { class: "notice" }, "No candidate: nothing that was predicted held a grid.");
-  const rank = output.rank ? `; the truth is number ${output.rank}` : output.truth === null ? "" : "; the truth is not among them";
-  const said = `Leading candidates of ${output.distinct}, by ${plural(output.total, "vote")}${rank}`;
-  return make("div", {}, make("h4", {}, said),
-    make("ol", { class: "candidates" }, output.candidates.map((candidate) => candidateItem(candidate, output, digits))));
-}
-
-function candidateItem(candidate, output, digits) {
-  const uses = output.attempts.flatMap((grid, i) => (grid === candidate.grid ? [`attempt ${i + 1}`] : []));
-  if (candidate.grid === output.truth) uses.push("✓ truth");
-  const share = candidate.votes / output.total, bar = make("span", { class: "share", "aria-hidden": "true" }, make("span"));
-  bar.firstChild.style.width = percent(share, 1).replace(" ", "");
-  return make("li", { class: candidate.grid === output.truth ? "right" : "" },
-    drawGrid(candidate.grid, { cell: cellFor(130, candidate.grid), digits, label: "Candidate, " + inWords(candidate.grid) }),
-    make("div", { class: "candidatefacts" },
-      make("p", {}, make("b", {}, plural(candidate.votes, "vote")), ` (${percent(share, 1)}) `, uses.map((use) => make("span", { class: "use" }, use))),
-      bar, make("p", {}, `mean halting probability ${percent(candidate.halting, 1)}`), make("p", {}, distance(candidate.grid, output.truth)), viewsText(candidate.views, output.answering)));
-}
-
-function distance(grid, truth) {
-  if (truth === null || grid === truth) return "";
-  const wrong = differences(grid, truth);
-  return wrong === null ? `size ${sizeText(grid)} instead of ${sizeText(truth)}` : `${plural(wrong.length, "cell")} off`;
-}
-
-// Which augmented views agreed on a candidate: in how many of the views with each orientation.
-function viewsText(views, answering) {
-  if (!views) return null;
-  const said = `${views.count} of ${plural(answering.count, "augmented view")} agree`;
-  if (!views.dihedrals) return make("p", {}, said);
-  const rows = views.dihedrals.map((count, i) => answering.dihedrals[i] ? make("tr", {}, make("th", { scope: "row" }, DATA.orientations[i]),
-    make("td", {}, `${count} of ${answering.dihedrals[i]}`)) : null);
-  return make("details", {}, make("summary", {}, said, views.identity ? ", the task as given among them" : ""),
-    make("table", { class: "facts" }, make("tbody", {}, rows)),
-    make("p", { class: "names" }, views.names.join(", "), views.count > views.names.length ? ", …" : ""));
 }
 
 // The whole page ------------------------------------------------------------------------------------------
@@ -184,7 +87,7 @@ function readAddress() {
   if (!(state.status in FILTERS)) state.status = "all";
   if (!(state.sort in SORTS)) state.sort = "file";
   byId("digits").checked = Boolean(state.digits);
-  for (const name of ["q", "status", "sort", "view", "theme"]) if (byId(name).value !== state[name]) byId(name).value = state[name];
+  for (const name of CHOICES) if (byId(name).value !== state[name]) byId(name).value = state[name];
 }
 
 function show() {
@@ -194,7 +97,7 @@ function show() {
   watcher.disconnect();
   for (const id of ["overview", "tasks"]) byId(id).hidden = Boolean(opened);
   byId("task").hidden = !opened;
-  byId("task").replaceChildren(...(opened ? [taskNavigation(opened, tasks), taskInFull(opened, 2)] : []));
+  byId("task").replaceChildren(...(opened ? [taskNavigation(opened, tasks), taskInFull(opened)] : []));
   byId("list").replaceChildren(...(opened ? [] : [listOf(tasks)]));
   byId("count").textContent = `${tasks.length} of ${plural(TASKS.length, "task")}`;
   document.documentElement.dataset.shown = tasks.length;
@@ -204,7 +107,8 @@ function show() {
 function listOf(tasks) {
   if (!tasks.length) return make("p", { class: "notice" }, "No task fits; change the search or the filter.");
   if (state.view !== "full") return make("ul", { class: "cards" }, tasks.map(card));
-  return make("div", { class: "full" }, tasks.map((task) => later(make("div", { class: "slot" }), () => [taskInFull(task, 2)])));
+  const slot = (task) => later(make("div", { class: "slot" }), () => [taskInFull(task)]);
+  return make("div", { class: "full" }, tasks.map(slot));
 }
 
 function neighbours(opened, tasks) {
@@ -214,9 +118,10 @@ function neighbours(opened, tasks) {
 
 function taskNavigation(opened, tasks) {
   const [previous, next] = neighbours(opened, tasks);
-  const link = (task, text) => task ? make("a", { href: "#" + address({ ...state, task: task.id }) }, text) : make("span", {}, text);
+  const hrefOf = (id) => "#" + address({ ...state, task: id });
+  const link = (task, text) => task ? make("a", { href: hrefOf(task.id) }, text) : make("span", {}, text);
   return make("nav", { class: "tasknav", "aria-label": "Tasks" },
-    make("a", { href: "#" + address({ ...state, task: "" }) }, "↑ all tasks"), link(previous, "← previous"), link(next, "next →"));
+    make("a", { href: hrefOf("") }, "↑ all tasks"), link(previous, "← previous"), link(next, "next →"));
 }
 
 function goTo(wanted) {
@@ -225,7 +130,7 @@ function goTo(wanted) {
 
 // Typing must not fill the history of the browser, so controls replace the address.
 function choose() {
-  for (const name of ["q", "status", "sort", "view", "theme"]) state[name] = byId(name).value;
+  for (const name of CHOICES) state[name] = byId(name).value;
   state.digits = byId("digits").checked ? "1" : "";
   history.replaceState(null, "", "#" + address(state));
   show();
@@ -258,7 +163,8 @@ function onKey(event) {
 function addOptions(id, table, count) {
   for (const [name, [words, test]] of Object.entries(table)) {
     const number = count ? TASKS.filter(test).length : 0;
-    if (!count || number || name === "all") byId(id).append(make("option", { value: name }, count ? `${words} (${number})` : words));
+    const label = count ? `${words} (${number})` : words;
+    if (!count || number || name === "all") byId(id).append(make("option", { value: name }, label));
   }
 }
 

@@ -114,7 +114,7 @@ def test_the_terminal_shows_changes_and_skips_what_stays() -> None:
         "step 1 of 3: halting probability 25.0%",
         "1 2 e    1 . 2",
         "",
-        "step 2 of 3: halting probability 50.0%, 1 cells of the answer changed",
+        "step 2 of 3: halting probability 50.0%, cells of the answer that changed: 1",
         "1 3 e    1 . 2",
         "step 3 of 3: halting probability 75.0%, nothing changed",
     ]
