@@ -98,7 +98,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors cut": (lambda folder: cut(folder / "state.safetensors"), "state.safetensors: truncated or altered"),
     "tensors altered": (lambda folder: flip(folder / "state.safetensors"), "state.safetensors: truncated or altered"),
     "tensors gone": (lambda folder: (folder / "state.safetensors").unlink(), "state.safetensors: cannot read"),
