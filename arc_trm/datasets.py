@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from arc_trm.batches import ArcSource, sources_by_side
+from arc_trm.cells import CellSource
 from arc_trm.config import RunConfig
 from arc_trm.naming import PuzzleNaming
 from arc_trm.trainer import Part
+from data_prep.cell_store import CellStore
 from data_prep.files import InputError
 from data_prep.store import ArcStore, open_store
 
@@ -18,7 +20,7 @@ from data_prep.store import ArcStore, open_store
 class TrainingData:
     """What a run is trained on."""
 
-    store: ArcStore
+    store: ArcStore | CellStore
     parts: list[Part]
     examples_per_epoch: int
     naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to; None where there is one row
@@ -38,7 +40,7 @@ class TrainingData:
 def open_training_data(folder: Path, config: RunConfig, device: torch.device) -> TrainingData:
     """Open the dataset in `folder`; raises InputError when it is none, or is not what `config` is for."""
     store = open_store(folder)
-    return arc_data(store, config, device)
+    return arc_data(store, config, device) if isinstance(store, ArcStore) else cell_data(store, config, device)
 
 
 def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> TrainingData:
@@ -64,6 +66,17 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         store.training_digests(),
         {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
     )
+
+
+def cell_data(store: CellStore, config: RunConfig, device: torch.device) -> TrainingData:
+    """A Sudoku or maze dataset; all its puzzles share one embedding row."""
+    try:
+        source = CellSource(store, seed=config.seed, batch_size=config.train.batch_size, device=device)
+    except ValueError as error:
+        raise InputError(f"this dataset and these settings: {error}") from error
+    _check(config, store.kind, source.vocab_size, source.seq_len)
+    facts = {name: store.manifest.get(name) for name in ("source", "seed", "generator")}
+    return TrainingData(store, [Part(source, source.batch_size)], len(store.train), facts=facts)
 
 
 def _check(config: RunConfig, kind: str, vocab_size: int, tokens: int, window: bool = False) -> None:

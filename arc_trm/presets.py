@@ -12,6 +12,12 @@ from arc_trm.config import RunConfig
 # Overrides per section of RunConfig: {"model": {"layers": 4}, …}.
 Overrides = dict[str, dict[str, Any]]
 
+
+def merged(base: Overrides, changes: Overrides) -> Overrides:
+    """Both, section by section; `changes` wins."""
+    return {section: {**base.get(section, {}), **changes.get(section, {})} for section in base | changes}
+
+
 ARC: Overrides = {"model": {"latent_steps": 4}}
 # Settings for two CPU cores: a narrow model, short recursion, small batches, quick schedules.
 SMALL: Overrides = {
@@ -27,8 +33,35 @@ MAZE: Overrides = {
     "model": {"vocab_size": 6, "latent_steps": 4},
     "train": {"epochs": 50_000, "weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0},
 }
+# Minutes on two CPU cores. What mattered: few recursions (their cost is linear, small puzzles need few), a high
+# learning rate with AdamW, a short memory of the moving average, one embedding position, and bf16 where it is fast.
+QUICK: Overrides = {
+    "model": {"hidden": 64, "heads": 4, "latent_steps": 2, "deep_steps": 2, "prefix": 1, "puzzle_width": 64},
+    "train": {
+        "batch_size": 64,
+        "steps": 1500,
+        "optimiser": "adamw",
+        "lr": 2e-3,
+        "weight_decay": 0.1,
+        "puzzle_lr": 1e-4,
+        "warmup_steps": 50,
+        "ema": 0.99,
+    },
+    "log": {"evaluation_batch": 256, "checkpoint_every": 500},
+}
+SUDOKU6 = merged(QUICK, {"model": {"vocab_size": 8, "seq_len": 36, "mixer": "mlp"}})
+SUDOKU4 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 16, "mixer": "mlp"}, "train": {"steps": 500}})
+MAZE8 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 64}})
 
-DATA: dict[str, Overrides] = {"arc1": ARC, "arc2": ARC, "sudoku": SUDOKU, "maze": MAZE}
+DATA: dict[str, Overrides] = {
+    "arc1": ARC,
+    "arc2": ARC,
+    "sudoku": SUDOKU,
+    "maze": MAZE,
+    "sudoku6": SUDOKU6,
+    "sudoku4": SUDOKU4,
+    "maze8": MAZE8,
+}
 
 VARIANTS: dict[str, Overrides] = {
     "small": SMALL,

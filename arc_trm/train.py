@@ -20,6 +20,7 @@ import tyro
 from accelerate import Accelerator
 
 from arc_trm import run
+from arc_trm.cell_score import cell_evaluation
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import RunConfig, check_config
 from arc_trm.datasets import open_training_data
@@ -124,7 +125,10 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     if accelerator.is_main_process:
         print(line, file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
-    evaluate = arc_evaluation(data.store, config.log) if isinstance(data.store, ArcStore) else None
+    store, log_settings = data.store, config.log
+    evaluate = (
+        arc_evaluation(store, log_settings) if isinstance(store, ArcStore) else cell_evaluation(store, log_settings)
+    )
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
         reason = run.train(trainer, out, facts, evaluate, log, deadline)

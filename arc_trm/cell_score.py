@@ -1,0 +1,111 @@
+"""How many test puzzles of a Sudoku or maze dataset a model solves.
+
+    python -m arc_trm.cell_score runs/sudoku --data data/sudoku
+
+Four figures: `exact_accuracy` (every cell equals the label), `valid` (right by the rules, whatever the label says: a
+maze has many shortest paths), `cell_accuracy`, and `supervision_steps` (mean number of steps until a row would halt).
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from arc_trm.cells import CHECKS, evaluation_batches
+from arc_trm.checkpoint import read_export
+from arc_trm.config import LogConfig
+from arc_trm.evaluate import Predictor
+from arc_trm.halting import HALTING_RULES
+from arc_trm.model import RecursiveModel
+from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.trainer import Trainer, resolve_precision
+from data_prep.cell_store import CellStore
+from data_prep.files import InputError, run_program
+from data_prep.store import open_store
+
+
+@torch.no_grad()
+def score_cells(predictor: Predictor, store: CellStore, batch_size: int, accelerator: Accelerator) -> dict[str, float]:
+    """The four figures over all test puzzles, which the processes share; answers are those of the last step."""
+    mine = store.test[accelerator.process_index :: accelerator.num_processes]
+    share = -(-batch_size // accelerator.num_processes)
+    sums = torch.zeros(5, dtype=torch.float64)
+    for batch, valid in evaluation_batches(mine, share, accelerator.device):
+        rows, cells = batch.inputs.shape
+        state = tuple(part.contiguous() for part in predictor.model.initial_state(rows, cells, predictor.dtype))
+        puzzle = predictor.embedding.table[batch.puzzle_ids]
+        last = predictor.halting.max_supervision_steps
+        steps = torch.full((rows,), last, device=accelerator.device)
+        for step in range(1, last + 1):
+            output = predictor.forward(state, batch.inputs, puzzle)
+            state = output.state
+            steps = torch.where(HALTING_RULES[predictor.halting.rule](output), steps.clamp(max=step), steps)
+        answers = output.logits.argmax(-1)[:valid]
+        right = (answers == batch.labels[:valid]).double().cpu()
+        questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
+        obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.to(torch.uint8).cpu().numpy()))
+        exact = right.min(-1).values
+        parts = (exact, obeys.double(), right.mean(-1), steps[:valid].double().cpu(), torch.ones(valid))
+        sums += torch.stack([part.sum().double() for part in parts])
+    exact_sum, valid_sum, cell_sum, step_sum, count = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
+    return {
+        "exact_accuracy": exact_sum / count,
+        "valid": valid_sum / count,
+        "cell_accuracy": cell_sum / count,
+        "supervision_steps": step_sum / count,
+    }
+
+
+def cell_evaluation(store: CellStore, log: LogConfig) -> Callable[[Trainer], dict[str, float]]:
+    """What evaluates a trainer on the test puzzles of `store`."""
+
+    def evaluate(trainer: Trainer) -> dict[str, float]:
+        with trainer.averaged():
+            figures = score_cells(trainer.predictor(), store, log.evaluation_batch, trainer.accelerator)
+        return {f"evaluation/{name}": value for name, value in figures.items()}
+
+    return evaluate
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score a finished run or export on the test puzzles of a dataset."""
+    parser = argparse.ArgumentParser(
+        prog="python -m arc_trm.cell_score",
+        description="Score a model on the test puzzles of a Sudoku or maze dataset.",
+    )
+    parser.add_argument("checkpoint", type=Path, help="run folder or export")
+    parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="puzzles at once (256)")
+    parser.add_argument(
+        "--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16"), help="arithmetic (auto)"
+    )
+    arguments = parser.parse_args(argv)
+    store = open_store(arguments.data)
+    if not isinstance(store, CellStore):
+        raise InputError(f"{arguments.data}: an ARC dataset, expected one of sudoku or maze")
+    exported = read_export(arguments.checkpoint)
+    if (exported.model.vocab_size, exported.model.seq_len) != (store.vocab_size, store.seq_len):
+        raise InputError(
+            f"{arguments.checkpoint}: a model of {exported.model.seq_len} tokens of {exported.model.vocab_size} kinds, "
+            f"{arguments.data} has {store.seq_len} of {store.vocab_size}"
+        )
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    model = RecursiveModel(exported.model)
+    model.load_state_dict(exported.weights)
+    model.to(accelerator.device)
+    embedding = PuzzleEmbedding(1, exported.model.puzzle_width, accelerator.device)
+    embedding.table.copy_(exported.puzzle_mean)
+    dtype = resolve_precision(arguments.precision, accelerator.device)
+    predictor = Predictor(model, model, embedding, exported.halting, dtype)
+    figures = score_cells(predictor, store, arguments.batch_size, accelerator)
+    if accelerator.is_main_process:
+        text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        print(f"{store.kind}, {len(store.test)} test puzzles: {text}")
+    accelerator.end_training()
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
