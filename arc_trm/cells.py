@@ -119,14 +119,30 @@ class MazeBatches:
         return Batch(inputs, labels, torch.zeros_like(chosen))
 
 
+class PlainBatches:
+    """Puzzles as they are, tokens living on the device."""
+
+    bits = 1
+
+    def __init__(self, rows: CellRows, device: Device) -> None:
+        self.device = torch.device(device)
+        self._tokens = torch.from_numpy(np.stack([rows.questions, rows.answers])).to(self.device)
+
+    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
+        """The examples of these puzzles int64[b], whatever the bits."""
+        chosen = torch.from_numpy(puzzles).to(self.device, non_blocking=True)
+        inputs, labels = self._tokens[:, chosen].int()
+        return Batch(inputs, labels, torch.zeros_like(chosen))
+
+
 class CellSource:
     """The training examples of a dataset of Sudokus or mazes, one puzzle id for all."""
 
     num_puzzles = 1
 
-    def __init__(self, store: CellStore, *, seed: int, batch_size: int, device: Device) -> None:
-        """See CellSampler; raises ValueError as it does."""
-        self.batches = MAKERS[store.kind](store, device)
+    def __init__(self, store: CellStore, *, seed: int, batch_size: int, device: Device, augment: bool = True) -> None:
+        """See CellSampler; raises ValueError as it does. Without `augment` puzzles are offered as they are."""
+        self.batches: Changer = MAKERS[store.kind](store, device) if augment else PlainBatches(store.train, device)
         self.sampler = CellSampler(len(store.train), self.batches.bits, seed=seed, batch_size=batch_size)
         self.vocab_size, self.seq_len, self.batch_size = store.vocab_size, store.seq_len, batch_size
 

@@ -122,6 +122,10 @@ class TrainConfig:
     """Final rate over base rate of the cosine after the warm-up; 1: constant."""
     ema: float = 0.999
     """Decay of the weights' moving average, which evaluation and export use; 0: none."""
+    ema_warmup: bool = True
+    """Let the decay grow as (1 + t) / (10 + t) first, so that short runs average too (published code: no)."""
+    augment: bool = True
+    """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
     micro_batches: int = 1
     """Parts that a process's batch slots are worked through in; gradients add up (less memory, same result)."""
     canvas: CanvasSchedule = "full"

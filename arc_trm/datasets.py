@@ -71,7 +71,13 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
 def cell_data(store: CellStore, config: RunConfig, device: torch.device) -> TrainingData:
     """A Sudoku or maze dataset; all its puzzles share one embedding row."""
     try:
-        source = CellSource(store, seed=config.seed, batch_size=config.train.batch_size, device=device)
+        source = CellSource(
+            store,
+            seed=config.seed,
+            batch_size=config.train.batch_size,
+            device=device,
+            augment=config.train.augment,
+        )
     except ValueError as error:
         raise InputError(f"this dataset and these settings: {error}") from error
     _check(config, store.kind, source.vocab_size, source.seq_len)

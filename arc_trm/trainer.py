@@ -284,7 +284,8 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
         if self.ema is not None:
-            self.ema.update(ema_decay(self.step, self.config.train.ema))
+            train = self.config.train
+            self.ema.update(ema_decay(self.step, train.ema) if train.ema_warmup else train.ema)
 
     def _all_finite(self, row_gradients: Tensor) -> Tensor:
         """Whether the gradients of all weights and rows are finite, bool [] on the device."""
