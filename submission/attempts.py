@@ -16,6 +16,7 @@ from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import Grid, describe, parse_grid
 from data_prep.tasks import Task
 from submission.fallback import fallback_grids
+from submission.priors import Question
 from submission.ranking import Candidate
 from submission.vote import Tally, outputs_of
 
@@ -102,9 +103,10 @@ def draft_submission(
     submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
     predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
     for i, (task_id, test) in enumerate(tally.outputs):
-        ranked = tally.candidates(i, ranking, limit=2)
+        question = Question(by_id[task_id], test)
+        ranked = tally.candidates(i, ranking, 2, question)
         if second_ranking is not None:
-            ranked = (*ranked[:1], *tally.candidates(i, second_ranking, limit=2))
+            ranked = (*ranked[:1], *tally.candidates(i, second_ranking, 2, question))
         attempts, fallbacks = choose_attempts(ranked, fallback_grids(by_id[task_id], test))
         submission[task_id].append(attempts)
         predicted[task_id].append(2 - fallbacks)

@@ -1,4 +1,6 @@
-"""Candidate grids and the order in which they are handed in.
+"""Candidate grids and the orders in which they may be handed in.
+
+`count` is the baseline and the default; `python -m submission.compare` measures the others against it.
 
 A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks
 the last ties is the SHA-256 of the key, which makes it the published grid hash.
@@ -13,10 +15,13 @@ from numpy.typing import NDArray
 
 from data_prep.files import InputError, sha256_hex
 from data_prep.grid import Grid
+from submission.priors import Question
 
 # Halting probabilities are summed as integers of this many units: integer sums do not depend on the order
 # of feeding, and 64 bits hold eight million votes for one grid.
 HALT_UNITS = 1 << 40
+# The log-probability of a grid that was not measured: finite, because differences are taken.
+UNMEASURED = -1e300
 
 
 def grid_key(grid: Grid) -> bytes:
@@ -48,6 +53,24 @@ class Ballot:
     votes: NDArray[np.int64]
     halting: NDArray[np.int64]
     puzzles: tuple[tuple[int, ...], ...]
+    # Log-probability of each grid, UNMEASURED where `submission.likelihood` has not looked at it.
+    likelihood: NDArray[np.float64] | None = None
+    question: Question | None = None  # what is asked, for those rankings that want to know
+
+    @property
+    def log_votes(self) -> NDArray[np.float64]:
+        """float64[k]."""
+        return np.log(self.votes)
+
+    @property
+    def log_prior(self) -> NDArray[np.float64]:
+        """float64[k]: what speaks against each grid's size and colours; 0 where the question is not known."""
+        return np.zeros(len(self.keys)) if self.question is None else self.question.log_prior(self.keys)
+
+    @property
+    def log_likelihood(self) -> NDArray[np.float64]:
+        """float64[k]."""
+        return np.full(len(self.keys), UNMEASURED) if self.likelihood is None else self.likelihood
 
     @property
     def mean_halt(self) -> NDArray[np.float64]:
@@ -66,13 +89,23 @@ Ranking: TypeAlias = Callable[[Ballot], Sequence[NDArray[Any]]]
 
 RANKINGS: dict[str, Ranking] = {
     "count": lambda ballot: (ballot.votes, ballot.mean_halt),
+    "halting": lambda ballot: (ballot.mean_halt, ballot.votes),
+    "priors": lambda ballot: (ballot.log_votes + ballot.log_prior, ballot.mean_halt),
+    "likelihood": lambda ballot: (ballot.log_likelihood, ballot.votes, ballot.mean_halt),
+    "all": lambda ballot: (
+        ballot.log_votes + ballot.log_prior + ballot.log_likelihood,
+        ballot.votes,
+        ballot.mean_halt,
+    ),
 }
+# These want a scoring pass of the model over the candidates; without one they are the count.
+WANT_LIKELIHOOD = frozenset({"likelihood", "all"})
 
 
 def find_ranking(name: str) -> Ranking:
     """The ranking of that name; raises InputError with the valid names."""
     if name not in RANKINGS:
-        raise InputError(f"unknown ranking {name!r}, expected one of: {', '.join(sorted(RANKINGS))}")
+        raise InputError(f"unknown ranking {name!r}, expected one of: {', '.join(RANKINGS)}")
     return RANKINGS[name]
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from data_prep.files import InputError, write_atomic
 from data_prep.tasks import Task
-from submission.ranking import HALT_UNITS, Ballot, Candidate, Ranking, rank
+from submission.priors import Question
+from submission.ranking import HALT_UNITS, UNMEASURED, Ballot, Candidate, Ranking, rank
 
 FILE_FORMAT = "arc-trm candidates 1"
 
@@ -90,12 +91,13 @@ def _split(values: NDArray[Any], slot: NDArray[np.int64], slots: int) -> tuple[t
 class _Votes:
     """The votes for one grid so far."""
 
-    __slots__ = ("halting", "puzzles", "votes")
+    __slots__ = ("halting", "likelihood", "puzzles", "votes")
 
     def __init__(self) -> None:
         self.votes = 0
         self.halting = 0
         self.puzzles: tuple[int, ...] = ()
+        self.likelihood = UNMEASURED
 
     def add(self, votes: int, halting: int, puzzles: tuple[int, ...]) -> None:
         self.votes += votes
@@ -128,23 +130,42 @@ class Tally:
             raise ValueError(f"tallies of {len(self.outputs)} and {len(other.outputs)} outputs, expected the same")
         for own, others in zip(self._votes, other._votes, strict=True):
             for key, entry in others.items():
-                own.setdefault(key, _Votes()).add(entry.votes, entry.halting, entry.puzzles)
+                mine = own.setdefault(key, _Votes())
+                mine.add(entry.votes, entry.halting, entry.puzzles)
+                if mine.likelihood == UNMEASURED:
+                    mine.likelihood = entry.likelihood
 
-    def ballot(self, output: int) -> Ballot:
-        """The candidates of output number `output` as columns."""
+    def set_likelihood(self, output: int, keys: Sequence[bytes], values: Sequence[float]) -> None:
+        """Remember the log-probabilities of grids that have votes, in place of older ones; else KeyError."""
+        for key, value in zip(keys, values, strict=True):
+            self._votes[output][key].likelihood = value
+
+    def ballot(self, output: int, question: Question | None = None) -> Ballot:
+        """The candidates of output number `output` as columns; `question` is for rankings that want to know it."""
         entries = self._votes[output].values()
         return Ballot(
             tuple(self._votes[output]),
             np.array([entry.votes for entry in entries], dtype=np.int64),
             np.array([entry.halting for entry in entries], dtype=np.int64),
             tuple(entry.puzzles for entry in entries),
+            np.array([entry.likelihood for entry in entries], dtype=np.float64),
+            question,
         )
 
     def candidates(
-        self, output: int, ranking: Ranking | str = "count", limit: int | None = None
+        self,
+        output: int,
+        ranking: Ranking | str = "count",
+        limit: int | None = None,
+        question: Question | None = None,
     ) -> tuple[Candidate, ...]:
         """The ranked candidates of output number `output`, none where nothing was predicted."""
-        return rank(self.ballot(output), ranking, limit)
+        return rank(self.ballot(output, question), ranking, limit)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any candidate has a log-probability."""
+        return any(entry.likelihood != UNMEASURED for entries in self._votes for entry in entries.values())
 
     def total(self, output: int) -> int:
         """All votes cast for output number `output`."""
@@ -165,6 +186,7 @@ class Tally:
             keys=np.frombuffer(b"".join(key for _, key, _ in rows), dtype=np.uint8),
             votes=np.array([entry.votes for _, _, entry in rows], dtype=np.int64),
             halting=np.array([entry.halting for _, _, entry in rows], dtype=np.int64),
+            likelihood=np.array([entry.likelihood for _, _, entry in rows], dtype=np.float64),
             puzzle_counts=np.array([len(ids) for ids in puzzles], dtype=np.int64),
             puzzles=np.array([i for ids in puzzles for i in ids], dtype=np.int64),
         )
@@ -178,10 +200,23 @@ class Tally:
         keys = _cut(arrays["keys"].tobytes(), arrays["key_lengths"])
         puzzles = _cut(tuple(arrays["puzzles"].tolist()), arrays["puzzle_counts"])
         tally.add(Counted(arrays["outputs"], tuple(keys), arrays["votes"], arrays["halting"], tuple(puzzles)))
+        for output, key, value in zip(arrays["outputs"].tolist(), keys, arrays["likelihood"].tolist(), strict=True):
+            tally.set_likelihood(output, [key], [value])
         return tally
 
 
-_COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", "puzzle_counts", "puzzles")
+_COLUMNS = (
+    "task_ids",
+    "tests",
+    "outputs",
+    "key_lengths",
+    "keys",
+    "votes",
+    "halting",
+    "likelihood",
+    "puzzle_counts",
+    "puzzles",
+)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:

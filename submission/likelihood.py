@@ -1,0 +1,123 @@
+"""How likely the model itself finds each candidate: the summed log-probability of its cells under some augmentations.
+
+The model answers all cells of a canvas at once, so one pass for a test input under one augmentation judges every
+candidate: a grid's log-probability is the sum of the log-probabilities of its tokens, its EOS border among them. The
+same first puzzles of a task judge all its candidates, and the mean over them is what rankings compare.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from arc_trm.batches import ArcBatches, Batch
+from arc_trm.evaluate import Predictor
+from arc_trm.losses import TOKEN_SCORES
+from arc_trm.sampler import Rows, evaluation_rows, fixed_batches
+from data_prep.canvas import CANVAS_SIDE, IGNORE_LABEL, PAD, encode
+from data_prep.grid import Grid
+from data_prep.store import ArcStore
+from submission.ranking import grid_key
+from submission.vote import Tally
+
+
+@torch.no_grad()
+def final_log_probabilities(predictor: Predictor, batch: Batch) -> Tensor:
+    """float32 [b, l, v]: log-probabilities of the tokens after the last supervision step."""
+    size, tokens = batch.inputs.shape
+    state = predictor.model.initial_state(size, tokens, predictor.dtype)
+    puzzle = predictor.embedding.table[batch.puzzle_ids]
+    output = predictor.forward(state, batch.inputs, puzzle)
+    for _ in range(predictor.halting.max_supervision_steps - 1):
+        output = predictor.forward(output.state, batch.inputs, puzzle)
+    return TOKEN_SCORES[predictor.halting.token_loss](output.logits).log_softmax(-1)
+
+
+def labelled_sums(log_probabilities: Tensor, labels: Tensor) -> Tensor:
+    """float64 [b, k]: log-probabilities [b, l, v] summed over the labelled tokens of labels int64 [b, k, l]."""
+    at = log_probabilities.gather(2, labels.clamp(min=0).transpose(1, 2))
+    return torch.where(labels.transpose(1, 2) == IGNORE_LABEL, 0.0, at).sum(1, dtype=torch.float64)
+
+
+@dataclass
+class Judge:
+    """Measures the candidates of a tally with the puzzles of a store."""
+
+    store: ArcStore
+    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for, -1 none
+    batch_size: int  # full canvases at once, over all processes
+    accelerator: Accelerator
+    puzzles: int = 8  # of each task that judge, the unaugmented one first
+    most: int = 16  # candidates of an output that are judged, those with most votes
+
+    def measure(self, predictor: Predictor, tally: Tally, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Give the leading candidates of every output their log-probability; False when stopped before the end.
+
+        Collective: all processes hold the same tally and are told the same by `stop`, asked after every batch. An
+        output whose puzzles have not all judged keeps what it had, for unequal juries cannot be compared.
+        """
+        rows = evaluation_rows(self.store, augmentations=self.puzzles)
+        outputs = self.asked[rows.pairs].tolist()
+        grids = {i: [c.grid for c in tally.candidates(i, limit=self.most)] for i in set(outputs) - {-1}}
+        rows = rows[np.flatnonzero([bool(grids.get(i)) for i in outputs])]
+        sides = {i: self._side(i, held) for i, held in grids.items() if held}
+        of_row = np.array([sides[i] for i in self.asked[rows.pairs].tolist()])
+        for side in sorted(set(of_row.tolist())):
+            if not self._measure(predictor, tally, rows[np.flatnonzero(of_row == side)], grids, side, stop):
+                return False
+        return True
+
+    def _side(self, output: int, grids: Sequence[Grid]) -> int:
+        """The task's own canvas where every candidate and its EOS border fit on it, else the full one."""
+        group = self.store.pair_groups[np.flatnonzero(self.asked == output)[0]]
+        side = self.store.groups[group].side
+        return side if max(max(grid.shape) for grid in grids) < side else CANVAS_SIDE
+
+    def _measure(
+        self,
+        predictor: Predictor,
+        tally: Tally,
+        rows: Rows,
+        grids: dict[int, list[Grid]],
+        side: int,
+        stop: Callable[[], bool],
+    ) -> bool:
+        groups = np.unique(self.store.pair_groups[rows.pairs]).astype(np.int64)
+        batches = ArcBatches(self.store, self.accelerator.device, side, groups)
+        ranks = self.accelerator.num_processes
+        at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
+        share = -(-min(at_once, 1 << max(0, len(rows) - 1).bit_length()) // ranks)
+        first = self.accelerator.process_index * share
+        jury = Counter(self.asked[rows.pairs].tolist())
+        sums: dict[int, list[NDArray[np.float64]]] = {}
+        for chunk, valid in fixed_batches(rows, share * ranks):
+            mine = chunk[np.arange(first, first + share)]
+            labels = torch.from_numpy(self._labels(mine, grids, side)).to(self.accelerator.device)
+            found = labelled_sums(final_log_probabilities(predictor, batches.make(mine)), labels)
+            if ranks > 1:
+                found = self.accelerator.gather(found)
+            outputs = self.asked[chunk.pairs[:valid]].tolist()
+            for output, row in zip(outputs, found[:valid].cpu().numpy(), strict=True):
+                sums.setdefault(output, []).append(row)
+                if len(sums[output]) == jury[output]:
+                    means = np.mean(sums.pop(output), axis=0)
+                    keys = [grid_key(grid) for grid in grids[output]]
+                    tally.set_likelihood(output, keys, means[: len(keys)].tolist())
+            if stop():
+                return False
+        return True
+
+    def _labels(self, rows: Rows, grids: dict[int, list[Grid]], side: int) -> NDArray[np.int64]:
+        """int64 [b, most, l]: every candidate of each row's output under the row's augmentation."""
+        labels = np.full((len(rows), self.most, side * side), IGNORE_LABEL, np.int64)
+        for i, (puzzle, pair) in enumerate(zip(rows.puzzles.tolist(), rows.pairs.tolist(), strict=True)):
+            augmentation = self.store.augmentation(puzzle)
+            for j, grid in enumerate(grids[int(self.asked[pair])]):
+                tokens = encode(augmentation.apply(grid), side=side).astype(np.int64)
+                labels[i, j] = np.where(tokens == PAD, IGNORE_LABEL, tokens)
+        return labels
