@@ -23,7 +23,8 @@ Json = dict[str, Any]
 NAMES_SHOWN = 12  # augmentations listed by name with a candidate; all of them are counted
 BINS = 10
 # Fields of a summary that the page shows in their own places.
-SHOWN_ELSEWHERE = {"seconds", "scores", "checkpoint", "contaminated"}
+SHOWN_ELSEWHERE = {"seconds", "scores", "checkpoint", "contaminated", "predicted_attempts", "troubles"}
+LONG = 12  # entries of an object that are counted rather than shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ def report_data(material: Material, title: str) -> Json:
     return {
         "title": title,
         "scores": None if scores is None else scores.to_json(),
-        "remarks": [] if material.meta is None else material.meta.lines(),
+        "remarks": _remarks(material),
         "outcomes": dict(Counter(output["outcome"] for output in outputs)),
         "calibration": None if tally is None else calibration(outputs),
         "phases": _phases(material.summary or {}),
@@ -70,6 +71,12 @@ def known_scores(material: Material) -> Scores | None:
     return score({name: material.submission[name] for name in known}, known) if known else None
 
 
+def _remarks(material: Material) -> list[str]:
+    """What a reader must know before believing a figure."""
+    troubles = (material.summary or {}).get("troubles") or []
+    return [*(material.meta.lines() if material.meta else []), *(f"trouble while solving: {line}" for line in troubles)]
+
+
 def grid_text(grid: Grid) -> str:
     """`077/770` for [[0, 7, 7], [7, 7, 0]]."""
     return "/".join("".join(map(str, row)) for row in grid.tolist())
@@ -82,18 +89,30 @@ def _optional(grid: Grid | None) -> str | None:
 def _task_data(task: Task, material: Material, numbers: Mapping[Output, int]) -> Json:
     outputs = []
     for test, (pair, attempts) in enumerate(zip(task.tests, material.submission[task.task_id], strict=True)):
-        votes = _votes_data(material, numbers.get(Output(task.task_id, test)), attempts, pair.output)
+        number = numbers.get(Output(task.task_id, test))
+        votes = _votes_data(material, number, pair.output)
         outputs.append(
             {
                 "input": grid_text(pair.input),
                 "truth": _optional(pair.output),
                 "attempts": [grid_text(grid) for grid in attempts],
                 "outcome": _outcome(attempts, pair.output, votes),
+                "fallbacks": _fallbacks(material, number, task.task_id, test),
                 **votes,
             }
         )
     demonstrations = [[grid_text(pair.input), _optional(pair.output)] for pair in task.demonstrations]
     return {"id": task.task_id, "demonstrations": demonstrations, "outputs": outputs}
+
+
+def _fallbacks(material: Material, number: int | None, task_id: str, test: int) -> list[int]:
+    """The attempts (0, 1) that no candidate backs; without candidates those of which the summary says so."""
+    if material.tally is not None and number is not None:
+        keys = material.tally.ballot(number).keys
+        return [i for i, grid in enumerate(material.submission[task_id][test]) if grid_key(grid) not in keys]
+    predicted = (material.summary or {}).get("predicted_attempts")
+    counts = predicted.get(task_id) if isinstance(predicted, Mapping) else None
+    return [i for i in (0, 1) if i >= counts[test]] if isinstance(counts, list) and test < len(counts) else []
 
 
 def _outcome(attempts: Attempts, truth: Grid | None, votes: Json) -> str:
@@ -106,8 +125,8 @@ def _outcome(attempts: Attempts, truth: Grid | None, votes: Json) -> str:
     return "ranked" if votes.get("rank") else "missed"
 
 
-def _votes_data(material: Material, number: int | None, attempts: Attempts, truth: Grid | None) -> Json:
-    """Leading candidates, votes cast, rank of the truth, and which attempts no candidate stands behind."""
+def _votes_data(material: Material, number: int | None, truth: Grid | None) -> Json:
+    """Leading candidates, votes cast, rank of the truth, and which views answered."""
     if material.tally is None or number is None:
         return {}
     ballot = material.tally.ballot(number)
@@ -116,7 +135,6 @@ def _votes_data(material: Material, number: int | None, attempts: Attempts, trut
         "total": material.tally.total(number),
         "distinct": len(ballot.keys),
         "rank": None if truth is None else rank_of(ballot, truth),
-        "fallbacks": [i for i, grid in enumerate(attempts) if grid_key(grid) not in ballot.keys],
         "answering": _views_data(material.views, set().union(*ballot.puzzles)),
         "candidates": [_candidate_data(candidate, material.views) for candidate in candidates],
     }
@@ -207,7 +225,9 @@ def summary_rows(summary: Mapping[str, Any], prefix: str = "") -> list[list[Any]
     rows: list[list[Any]] = []
     for name, value in summary.items():
         label = f"{prefix}{name.replace('_', ' ')}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and len(value) > LONG:
+            rows.append([label, f"{len(value)} entries"])
+        elif isinstance(value, Mapping):
             rows += summary_rows(value, f"{label} · ")
         elif isinstance(value, list):
             words = [str(item) for item in value]

@@ -91,6 +91,14 @@ function cellFor(room, ...texts) {
   return Math.max(3, Math.min(28, Math.floor(room / longest)));
 }
 
+// The same for each of several grids beside each other: cells of one size, unless a grid could not be read then.
+const READABLE = 12;
+
+function cellsFor(room, ...texts) {
+  const shared = cellFor(room, ...texts);
+  return (text) => Math.max(shared, Math.min(READABLE, cellFor(room, text)));
+}
+
 // A drawing of a grid; `marked` cells get a cross. Without a label it is decoration that a screen reader skips.
 function drawGrid(text, { cell = 16, label = null, marked = [], digits = false } = {}) {
   const rows = text.split("/"), height = rows.length, width = rows[0].length;

@@ -23,11 +23,11 @@ function thumb(name, text, marked = []) {
 function taskInFull(task) {
   const digits = Boolean(state.digits);
   const pairs = task.demonstrations.map(([input, output], i) => {
-    const cell = cellFor(170, input, output);
+    const cell = cellsFor(170, input, output);
     return make("div", { class: "pair" },
-      gridFigure(`Input ${i + 1}`, input, { cell, digits }),
+      gridFigure(`Input ${i + 1}`, input, { cell: cell(input), digits }),
       make("span", { class: "arrow", "aria-hidden": "true" }, "→"),
-      gridFigure(`Output ${i + 1}`, output, { cell, digits }));
+      gridFigure(`Output ${i + 1}`, output, { cell: cell(output), digits }));
   });
   return make("article", { class: "task" },
     make("h2", { class: "id", tabindex: "-1" }, task.id, " ", badge(task.verdict)),
@@ -36,13 +36,14 @@ function taskInFull(task) {
 }
 
 function outputInFull(task, output, test) {
-  const digits = Boolean(state.digits), cell = cellFor(220, output.input, output.truth, ...output.attempts);
+  const digits = Boolean(state.digits), cell = cellsFor(220, output.input, output.truth, ...output.attempts);
+  const looks = (grid) => ({ cell: cell(grid), digits });
   const name = task.outputs.length > 1 ? `Test ${test + 1} of ${task.outputs.length}` : "Test";
   return make("section", {}, make("h3", {}, `${name}: ${OUTCOMES[output.outcome]}`),
     make("div", { class: "pairs" },
-      gridFigure("Test input", output.input, { cell, digits }),
-      output.attempts.map((grid, i) => attemptFigure(output, grid, i, { cell, digits })),
-      output.truth === null ? null : gridFigure("Truth", output.truth, { cell, digits, tone: "truth" })),
+      gridFigure("Test input", output.input, looks(output.input)),
+      output.attempts.map((grid, i) => attemptFigure(output, grid, i, looks(grid))),
+      output.truth === null ? null : gridFigure("Truth", output.truth, { ...looks(output.truth), tone: "truth" })),
     candidateList(output, digits), filmsOf(task.id, test).map((film) => filmPlayer(film, digits)));
 }
 
@@ -69,7 +70,7 @@ function candidateList(output, digits) {
   const votes = plural(output.total, "vote"), rank = output.truth === null ? "" : place;
   const said = `Leading candidates of ${output.distinct}, by ${votes}${rank}`;
   return make("div", {}, make("h4", {}, said),
-    make("ol", { class: "candidates" }, output.candidates.map((candidate) => candidateItem(candidate, output, digits))));
+    make("ol", { class: "candidates" }, output.candidates.map((one) => candidateItem(one, output, digits))));
 }
 
 function candidateItem({ grid, votes, halting, views }, output, digits) {

@@ -135,6 +135,15 @@ def test_attempts_that_no_candidate_backs_are_fallbacks(data: dict[str, Any]) ->
     assert (output["fallbacks"], output["candidates"], output["rank"], output["total"]) == ([0, 1], [], None, 0)
 
 
+def test_without_candidates_the_summary_tells_fallbacks_and_troubles() -> None:
+    summary = {"predicted_attempts": {"alpha": [1], "gamma": [2, 0], "beta": "?"}, "troubles": ["a hung process"]}
+    data = report_data(Material(TASKS, submission(), summary=summary), "mine")
+    fallbacks = [output["fallbacks"] for one in data["tasks"] for output in one["outputs"]]
+    assert fallbacks == [[1], [], [], [0, 1], []]
+    assert data["remarks"] == ["trouble while solving: a hung process"]
+    assert data["summary"] == []
+
+
 def test_the_rank_of_the_truth_is_by_votes_then_halting() -> None:
     ballot = tally().ballot(3)  # NEAR and FAR with two votes each, FAR's from surer views; TRUTH with one
     assert [rank_of(ballot, grid(rows)) for rows in (FAR, NEAR, TRUTH, OTHER)] == [1, 2, 3, None]
@@ -146,7 +155,7 @@ def test_only_what_is_there_is_shown() -> None:
     assert data["scores"] is None
     assert data["calibration"] is None
     assert data["outcomes"] == {"unknown": 5}
-    assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome"}
+    assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome", "fallbacks"}
     with_votes = report_data(Material(hidden, submission(), tally()), "mine")
     assert with_votes["calibration"] == {"votes": [], "halting": []}
     assert with_votes["tasks"][0]["outputs"][0]["candidates"][0]["views"] == {"count": 3}
@@ -163,12 +172,14 @@ def test_calibration_counts_where_the_leading_candidate_is_right(data: dict[str,
 
 def test_a_summary_becomes_rows() -> None:
     summary = {"votes": 7, "device": "cpu", "none": None, "time_left": {"at_end": 1.5}, "ids": ["a", "b"], "n": [1] * 9}
+    summary["many"] = {str(i): i for i in range(13)}
     assert summary_rows(summary) == [
         ["votes", 7],
         ["device", "cpu"],
         ["time left · at end", 1.5],
         ["ids", "a, b"],
         ["n", "9 entries"],
+        ["many", "13 entries"],
     ]
 
 
