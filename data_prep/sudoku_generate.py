@@ -13,6 +13,7 @@ from data_prep.cell_store import CellRows
 from data_prep.compiled import compiled, in_parallel
 from data_prep.sudoku_rules import DIGIT_OFFSET
 from data_prep.sudoku_solver import (
+    INTEGER,
     Board,
     Digits,
     Ints,
@@ -86,7 +87,7 @@ def _fill(solution: Digits, rng: np.random.Generator, space: Workspace, board: B
         solution[cell] = row[cell] + 1 if cell < board.side else 0
         start[cell] = int(rng.random() * board.side)
     pose(solution, space, board.side)
-    search(space, board, 1, start)
+    search(space, board, INTEGER(1), start)
     _copy(space.found[0], solution)
 
 
@@ -110,7 +111,7 @@ def _minimise(puzzle: Digits, rng: np.random.Generator, space: Workspace, board:
         # A solution with another digit here would be a second one.
         pose(puzzle, space, board.side)
         space.masks[0, cell] = others
-        if search(space, board, 1, board.in_order)[0]:
+        if search(space, board, INTEGER(1), board.in_order)[0]:
             puzzle[cell] = digit
 
 

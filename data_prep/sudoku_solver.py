@@ -5,6 +5,7 @@ A puzzle's rating is the number of guessed values over the whole search, the one
 there is no second solution.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 # Digits 1 … side, 0 for a blank.
 Digits = NDArray[np.int8]
+# For constants as arguments: numba compiles a function once more for each literal number it is called with.
+INTEGER: Callable[[int], int] = np.int64  # type: ignore[assignment]
 
 
 class Board(NamedTuple):
@@ -72,9 +75,14 @@ def rate(questions: NDArray[np.uint8]) -> tuple[Ints, Ints]:
 
 
 @compiled
-def settle(space: Workspace, level: int, waiting: int, board: Board) -> bool:
-    """Fill singles on a level, from the `waiting` cells in the queue on; False on a contradiction."""
+def settle(space: Workspace, level: int, board: Board) -> bool:
+    """Fill singles on a level until there are none; False on a contradiction."""
     mask, settled, queue = space.masks[level], space.settled[level], space.queue
+    waiting = 0
+    for cell in range(mask.size):
+        if not settled[cell] and mask[cell] & (mask[cell] - 1) == 0:
+            queue[waiting] = cell
+            waiting += 1
     while True:
         while waiting > 0:
             waiting -= 1
@@ -158,8 +166,7 @@ def guess(space: Workspace, level: int, board: Board, start: Ints) -> bool:
         space.masks[level + 1, i] = space.masks[level, i]
         space.settled[level + 1, i] = space.settled[level, i]
     space.masks[level + 1, cell] = bit
-    space.queue[0] = cell
-    return settle(space, level + 1, 1, board)
+    return settle(space, level + 1, board)
 
 
 @compiled
@@ -179,14 +186,10 @@ def search(space: Workspace, board: Board, limit: int, start: Ints) -> tuple[int
 
     Values of a cell are tried from start[cell] + 1 upwards, then around.
     """
-    waiting = 0
+    solutions, guesses, level = 0, 0, INTEGER(0)
     for cell in range(board.side * board.side):
-        space.settled[0][cell] = False
-        if space.masks[0][cell] & (space.masks[0][cell] - 1) == 0:
-            space.queue[waiting] = cell
-            waiting += 1
-    solutions, guesses, level = 0, 0, 0
-    if not settle(space, 0, waiting, board):
+        space.settled[level, cell] = False
+    if not settle(space, level, board):
         return solutions, guesses
     while level >= 0:
         cell = narrowest(space, level)
@@ -194,7 +197,7 @@ def search(space: Workspace, board: Board, limit: int, start: Ints) -> tuple[int
             space.branch_cells[level] = cell
             space.branch_masks[level] = space.masks[level][cell]
         else:
-            record(space, level, solutions)
+            record(space, level, INTEGER(solutions))
             solutions += 1
             if solutions == limit:
                 break
@@ -222,7 +225,7 @@ def pose(puzzle: Digits, space: Workspace, side: int) -> None:
 def rate_one(puzzle: Digits, space: Workspace, board: Board) -> tuple[int, int]:
     """(solutions up to 2, guesses) of a puzzle."""
     pose(puzzle, space, board.side)
-    return search(space, board, 2, board.in_order)
+    return search(space, board, INTEGER(2), board.in_order)
 
 
 @compiled

@@ -36,7 +36,7 @@ class Shuffles:
         squares = cells.reshape(count, side, side)
         pick = np.arange(count)[:, None, None]
         moved = squares[pick, self.rows[:, :, None], self.columns[:, None, :]]
-        moved = np.where(self.transposed[:, None, None], moved.swapaxes(1, 2), moved).reshape(count, -1)
+        moved = np.where(self.transposed[:, None, None], moved.swapaxes(1, 2), moved).reshape(cells.shape)
         return np.take_along_axis(self.tokens, moved.astype(np.int64), axis=1).astype(np.uint8)
 
 
@@ -71,8 +71,8 @@ def _orders(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
 def _lines(line_bits: NDArray[np.uint64], block_bits: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Orders of the lines of a square that keep blocks together, int64[b, side]."""
     count, blocks = block_bits.shape
-    within = _orders(line_bits.reshape(count, blocks, -1))
-    return (_orders(block_bits)[:, :, None] * within.shape[2] + within).reshape(count, -1)
+    within = _orders(line_bits.reshape(count, blocks, line_bits.shape[1] // blocks))
+    return (_orders(block_bits)[:, :, None] * within.shape[2] + within).reshape(line_bits.shape)
 
 
 def class_digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> Hashes:

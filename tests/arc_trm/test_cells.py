@@ -1,0 +1,177 @@
+"""Sudoku and maze examples made on the device equal the plain numpy reference, and sampling is a pure function."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arc_trm.batches import Batch, Source
+from arc_trm.cells import CHECKS, CellSampler, CellSource, MazeBatches, SudokuBatches, cell_batch, evaluation_batches
+from data_prep.cell_store import CellRows, CellStore, build_cell_store
+from data_prep.maze_rules import solve, views
+from data_prep.sudoku_rules import vocab_size
+from data_prep.sudoku_symmetry import bits_per_shuffle, shuffles
+from tests.data_prep.cell_material import random_bits, random_mazes, random_sudokus
+
+WHOLE = slice(None)
+
+
+def sudoku_store(side: int = 9, train: int = 11, test: int = 7) -> CellStore:
+    rows = random_sudokus(side, train, seed=1), random_sudokus(side, test, seed=2)
+    return build_cell_store("sudoku", vocab_size(side), *rows, {})
+
+
+def maze_store(side: int = 7, train: int = 11, test: int = 5) -> CellStore:
+    questions = random_mazes(side, train + test, seed=1)
+    rows = CellRows(questions, solve(questions), np.zeros(train + test, np.float32))
+    return build_cell_store("maze", 6, rows[:train], rows[train:], {})
+
+
+STORES = {"sudoku": sudoku_store(), "small sudoku": sudoku_store(6), "maze": maze_store()}
+
+
+def source(store: CellStore, **changes: Any) -> CellSource:
+    return CellSource(store, **{"seed": 3, "batch_size": 8, "device": "cpu", **changes})
+
+
+def as_arrays(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    assert (batch.inputs.dtype, batch.labels.dtype, batch.puzzle_ids.dtype) == (torch.int32, torch.int32, torch.int64)
+    assert batch.inputs.is_contiguous()
+    assert batch.labels.is_contiguous()
+    assert batch.puzzle_ids.tolist() == [0] * len(batch.inputs)
+    return batch.inputs.numpy().astype(np.uint8), batch.labels.numpy().astype(np.uint8)
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    return torch.equal(one.inputs, other.inputs) and torch.equal(one.labels, other.labels)
+
+
+# Examples ---------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from([4, 6, 9]), st.integers(0, 10**6))
+def test_shuffled_sudokus_equal_the_reference(side: int, seed: int) -> None:
+    rows = random_sudokus(side, 5, seed)
+    puzzles = np.random.default_rng(seed).integers(5, size=13)
+    bits = random_bits(seed, 13, bits_per_shuffle(side))
+    batch = SudokuBatches(rows, side, "cpu").make(puzzles, bits)
+    inputs, labels = as_arrays(batch)
+    drawn = shuffles(bits, side)
+    assert (inputs == drawn.apply(rows.questions[puzzles])).all()
+    assert (labels == drawn.apply(rows.answers[puzzles])).all()
+
+
+@given(st.sampled_from([4, 7]), st.integers(0, 10**6))
+def test_turned_mazes_equal_the_reference(side: int, seed: int) -> None:
+    questions = random_mazes(side, 5, seed)
+    rows = CellRows(questions, solve(questions), np.zeros(5, np.float32))
+    puzzles = np.random.default_rng(seed).integers(5, size=13)
+    bits = random_bits(seed, 13, 1)
+    inputs, labels = as_arrays(MazeBatches(rows, "cpu").make(puzzles, bits))
+    elements = (bits[:, 0] >> np.uint64(61)).astype(int)
+    shown, solved = views(questions)
+    assert (inputs == shown[puzzles, elements]).all()
+    assert (labels == solved[puzzles, elements]).all()
+
+
+def test_a_published_label_is_kept_in_the_view_as_it_is() -> None:
+    store = maze_store()
+    answers = store.train.answers.copy()
+    answers[3] = store.train.questions[3]
+    rows = CellRows(store.train.questions, answers, store.train.ratings)
+    bits = np.array([[0], [1 << 61]], np.uint64)
+    _, labels = as_arrays(MazeBatches(rows, "cpu").make(np.array([3, 3]), bits))
+    assert (labels[0] == answers[3]).all()
+    assert (labels[1] == views(rows.questions)[1][3, 1]).all()
+
+
+# Sampling ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_example_obeys_the_rules(name: str) -> None:
+    store = STORES[name]
+    made: Source = source(store)
+    assert (made.vocab_size, made.seq_len, made.num_puzzles) == (store.vocab_size, store.seq_len, 1)
+    for step in range(9):
+        inputs, labels = as_arrays(made.offer(step, WHOLE))
+        assert CHECKS[store.kind](inputs, labels).all()
+        assert labels.max() < store.vocab_size
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(name: str) -> None:
+    store = STORES[name]
+    one, other = source(store), source(store)
+    steps = [one.offer(step, WHOLE) for step in range(12)]
+    for step in (11, 0, 5, 2):
+        parts = [other.offer(step, slice(first, last)) for first, last in ((0, 3), (3, 3), (3, 8))]
+        joined = Batch(*(torch.cat([getattr(p, n) for p in parts]) for n in ("inputs", "labels", "puzzle_ids")))
+        assert equal(joined, steps[step])
+    assert not equal(source(store, seed=4).offer(0, WHOLE), steps[0])
+    assert not any(equal(steps[0], later) for later in steps[1:])
+
+
+def test_an_epoch_visits_every_puzzle_once() -> None:
+    sampler = CellSampler(13, 1, seed=5, batch_size=7)
+    stream = np.concatenate([sampler.draw(step, WHOLE)[0] for step in range(26)])
+    epochs = stream.reshape(14, 13)
+    assert (np.sort(epochs, axis=1) == np.arange(13)).all()
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 14
+    assert sampler.epoch(26) == 14
+
+
+def test_a_batch_may_hold_many_epochs() -> None:
+    sampler = CellSampler(3, 2, seed=5, batch_size=20)
+    puzzles, bits = sampler.draw(1, WHOLE)
+    assert (np.sort(puzzles[1:19].reshape(6, 3), axis=1) == np.arange(3)).all()
+    assert len(np.unique(bits)) == 40
+
+
+def test_random_bits_never_repeat() -> None:
+    sampler = CellSampler(5, 3, seed=2**64 - 1, batch_size=11)
+    bits = np.concatenate([sampler.draw(step, WHOLE)[1] for step in (0, 1, 2, 3, 10**12)])
+    assert len(np.unique(bits)) == bits.size
+    assert abs((bits / 2**64).mean() - 0.5) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("step", "slots"), [(-1, slice(0, 2)), (0, slice(0, 9)), (0, slice(0, 8, 2)), (0, slice(5, 3))]
+)
+def test_slots_outside_the_batch_are_refused(step: int, slots: slice) -> None:
+    with pytest.raises(ValueError, match=r"expected step >= 0 and slots within 0\.\.8"):
+        source(STORES["maze"]).offer(step, slots)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"seed": -1}, "seed must be within"), ({"batch_size": 0}, "at least one puzzle and one slot, found 11 and 0")],
+)
+def test_bad_settings_are_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        source(STORES["sudoku"], **changes)
+
+
+# Evaluation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 7, 10])
+def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
+    rows = STORES["sudoku"].test
+    batches = list(evaluation_batches(rows, size, "cpu"))
+    assert [len(batch.inputs) for batch, _ in batches] == [size] * len(batches)
+    inputs, labels = (np.concatenate([as_arrays(batch)[which][:valid] for batch, valid in batches]) for which in (0, 1))
+    assert (inputs == rows.questions).all()
+    assert (labels == rows.answers).all()
+    for cells in as_arrays(batches[-1][0])[0][batches[-1][1] :]:
+        assert (cells == rows.questions[-1]).all()
+
+
+def test_a_batch_of_puzzles_as_they_are() -> None:
+    rows = STORES["maze"].test[1:4]
+    inputs, labels = as_arrays(cell_batch(rows, "cpu"))
+    assert (inputs == rows.questions).all()
+    assert (labels == rows.answers).all()

@@ -1,0 +1,73 @@
+"""Datasets of Sudokus and mazes on disk, and what reading them must not load."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.cell_store import CellRows, CellStore, build_cell_store, load, save
+from data_prep.files import InputError
+from data_prep.show import describe_dataset
+from data_prep.store import open_store
+from tests.conftest import REPOSITORY
+from tests.data_prep.cell_material import random_sudokus
+
+
+def small_store() -> CellStore:
+    train, test = random_sudokus(6, 13, seed=1), random_sudokus(6, 5, seed=2)
+    return build_cell_store("sudoku", 8, train, test, {"seed": 7, "source": "made up"})
+
+
+def assert_equal(one: CellRows, other: CellRows) -> None:
+    assert len(one) == len(other)
+    for name in ("questions", "answers", "ratings"):
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+        assert (getattr(one, name) == getattr(other, name)).all()
+
+
+def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = small_store()
+    save(store, tmp_path / "data")
+    opened = open_store(tmp_path / "data")
+    assert isinstance(opened, CellStore)
+    assert_equal(opened.train, store.train)
+    assert_equal(opened.test, store.test)
+    assert (opened.kind, opened.vocab_size, opened.seq_len, opened.side) == ("sudoku", 8, 36, 6)
+    assert (opened.manifest["seed"], opened.manifest["counts"]) == (7, {"training_puzzles": 13, "test_puzzles": 5})
+
+
+def test_a_store_can_be_shown(tmp_path: Path) -> None:
+    save(small_store(), tmp_path / "data")
+    shown = describe_dataset(tmp_path / "data")
+    assert "sudoku, format version 1" in shown
+    assert "training puzzles  13" in shown
+
+
+def test_rows_are_picked_and_joined() -> None:
+    rows = random_sudokus(4, 11, seed=3)
+    assert_equal(CellRows.concatenate([rows[:4], rows[4:4], rows[np.arange(4, 11)]]), rows)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    save(small_store(), folder)
+    answers = folder / "test_answers.npy"
+    content = answers.read_bytes()
+    answers.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    load(folder)
+    with pytest.raises(InputError, match=r"test_answers\.npy: the content differs"):
+        load(folder, verify=True)
+    np.save(answers, np.zeros((4, 36), np.uint8))
+    with pytest.raises(InputError, match=r"test_answers\.npy: found uint8\[4, 36\], expected uint8\[5, 36\]"):
+        load(folder)
+    answers.unlink()
+    with pytest.raises(InputError, match=r"test_answers\.npy: cannot read"):
+        load(folder)
+
+
+def test_reading_and_training_load_no_numba() -> None:
+    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.cell_store, arc_trm.cells"
+    code = f"import sys, {modules}; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

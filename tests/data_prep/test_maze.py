@@ -1,0 +1,307 @@
+"""Maze rules, the pinned shortest path, symmetries, generators and the command, against plain references."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.augment import dihedral
+from data_prep.build import main
+from data_prep.cell_csv import read_csv
+from data_prep.cell_store import CellRows, load
+from data_prep.files import InputError
+from data_prep.maze import default_length, parse
+from data_prep.maze_generate import MazeWish, generate
+from data_prep.maze_rules import (
+    FREE,
+    GOAL,
+    PATH,
+    START,
+    VOCAB_SIZE,
+    WALL,
+    class_digests,
+    is_valid_shortest,
+    shortest_lengths,
+    solve,
+    views,
+)
+from tests.data_prep.cell_material import maze, plain_label, plain_path, random_mazes, text
+
+SIZES = st.sampled_from([4, 5, 7, 11])
+SEEDS = st.integers(0, 10**6)
+HEADER = "source,question,answer,rating"
+
+
+def test_tokens_are_the_published_ones() -> None:
+    assert (WALL, FREE, START, GOAL, PATH, VOCAB_SIZE) == (1, 2, 3, 4, 5, 6)
+
+
+# The pinned path --------------------------------------------------------------------------------------------
+
+
+def test_among_shortest_paths_down_comes_first_then_left_then_right_then_up() -> None:
+    question = maze("S    ", "     ", "    G", "     ", "     ")
+    assert text(solve(question[None])[0]) == "S    " + "o    " + "ooooG" + " " * 10
+    question = maze("     ", "  G  ", "     ", "S    ", "     ")
+    assert text(solve(question[None])[0]) == " " * 5 + "  G  " + "  o  " + "Soo  " + " " * 5
+
+
+@given(SIZES, SEEDS)
+def test_it_is_what_a_queue_finds(side: int, seed: int) -> None:
+    questions = random_mazes(side, 5, seed)
+    expected = np.stack([plain_label(question) for question in questions])
+    assert (solve(questions) == expected).all()
+
+
+@given(SIZES, SEEDS)
+def test_every_view_is_solved_as_it_looks(side: int, seed: int) -> None:
+    questions = random_mazes(side, 3, seed)
+    shown, labels = views(questions)
+    for question, view, label in zip(questions, shown, labels, strict=True):
+        for t in range(8):
+            expected = dihedral(question.reshape(side, side), t).ravel()
+            assert (view[t] == expected).all()
+            assert (label[t] == plain_label(expected)).all()
+
+
+def test_many_mazes_are_solved_in_chunks() -> None:
+    questions = random_mazes(5, 1100, seed=2)
+    expected = np.stack([plain_label(question) for question in questions])
+    assert (solve(questions) == expected).all()
+    assert (views(questions)[1][:, 0] == expected).all()
+    assert is_valid_shortest(questions, expected).all()
+
+
+def test_a_maze_without_a_way_is_refused() -> None:
+    questions = np.stack([maze("S   ", "  G ", "    ", "    "), maze("S#  ", "##G ", "    ", "    ")])
+    with pytest.raises(ValueError, match="maze 1: no path from S to G"):
+        solve(questions)
+    with pytest.raises(ValueError, match="exactly one S and one G"):
+        solve(np.where(questions == GOAL, START, questions))
+
+
+# Validity ---------------------------------------------------------------------------------------------------
+
+
+def plainly_valid(question: np.ndarray, answer: np.ndarray) -> bool:
+    """The marked cells with S and G form a path as short as the shortest one, all else is as it was."""
+    path = plain_path(question)
+    marked = answer == PATH
+    if path is None or (question[marked] != FREE).any() or (answer[~marked] != question[~marked]).any():
+        return False
+    within = np.where(marked | (question == START) | (question == GOAL), question, WALL).astype(np.uint8)
+    inner = plain_path(within)
+    return inner is not None and len(inner) == len(path) == marked.sum() + 2
+
+
+@given(SIZES, SEEDS)
+def test_labels_are_valid_in_every_view(side: int, seed: int) -> None:
+    shown, labels = views(random_mazes(side, 3, seed))
+    assert is_valid_shortest(shown.reshape(-1, side * side), labels.reshape(-1, side * side)).all()
+
+
+@given(SIZES, SEEDS)
+def test_changed_answers_are_judged_as_plainly(side: int, seed: int) -> None:
+    """One or two cells of a right answer replaced by any token, sometimes right still."""
+    rng = np.random.default_rng(seed)
+    questions = random_mazes(side, 8, seed, walls=0.2)
+    answers = solve(questions)
+    for answer in answers:
+        answer[rng.integers(side * side, size=2)] = rng.integers(0, 8, size=2)
+    expected = [plainly_valid(question, answer) for question, answer in zip(questions, answers, strict=True)]
+    assert is_valid_shortest(questions, answers).tolist() == expected
+
+
+def test_any_shortest_path_is_valid_and_no_detour() -> None:
+    question = maze("S   ", "    ", "  # ", "  G#")
+    rows = np.stack(
+        [
+            maze("S   ", "oo  ", " o# ", " oG#"),
+            maze("So  ", " o  ", " o# ", " oG#"),
+            maze("Soo ", " oo ", " o# ", " oG#"),
+            maze("S   ", "    ", " o# ", " oG#"),
+            maze("So  ", "o   ", " o# ", " oG#"),
+            maze("S   ", "o   ", "oo# ", " oG#"),
+        ]
+    )
+    questions = np.repeat(question[None], len(rows), axis=0)
+    assert is_valid_shortest(questions, rows).tolist() == [True, True, False, False, False, True]
+
+
+def test_neighbours_need_no_mark() -> None:
+    question = maze("SG  ", "    ", "    ", "    ")[None]
+    assert is_valid_shortest(question, question).tolist() == [True]
+    assert is_valid_shortest(question, maze("SG  ", "o   ", "    ", "    ")[None]).tolist() == [False]
+    assert shortest_lengths(question).tolist() == [1]
+
+
+def test_a_maze_without_a_way_has_no_valid_answer() -> None:
+    question = maze("S#  ", "##G ", "    ", "    ")[None]
+    assert is_valid_shortest(question, question).tolist() == [False]
+    assert shortest_lengths(question).tolist() == [-1]
+
+
+@given(SIZES, SEEDS)
+def test_lengths_are_those_of_the_path(side: int, seed: int) -> None:
+    questions = random_mazes(side, 5, seed)
+    paths = [plain_path(question) for question in questions]
+    assert shortest_lengths(questions).tolist() == [len(path) - 1 for path in paths if path is not None]
+
+
+# Symmetry ---------------------------------------------------------------------------------------------------
+
+
+@given(SIZES, SEEDS)
+def test_digests_ignore_symmetry(side: int, seed: int) -> None:
+    questions = random_mazes(side, 3, seed)
+    shown, _ = views(questions)
+    digests = class_digests(questions)
+    for t in range(8):
+        assert (class_digests(shown[:, t]) == digests).all()
+        exchanged = np.array([0, WALL, FREE, GOAL, START], np.uint8)[shown[:, t]]
+        assert (class_digests(exchanged) == digests).all()
+
+
+def test_digests_tell_different_mazes_apart() -> None:
+    """All places of S and G in an empty room: as many digests as classes under symmetry."""
+    places = [(s, g) for s in range(16) for g in range(16) if s != g]
+    questions = np.full((len(places), 16), FREE, np.uint8)
+    for question, (s, g) in zip(questions, places, strict=True):
+        question[s], question[g] = START, GOAL
+    classes = set()
+    for question in questions:
+        turned = [dihedral(question.reshape(4, 4), t) for t in range(8)]
+        forms = [form for cells in turned for form in (cells, np.choose(cells, [0, 1, 2, GOAL, START]))]
+        classes.add(min(form.astype(np.uint8).tobytes() for form in forms))
+    assert len(set(class_digests(questions).tolist())) == len(classes)
+
+
+# Generators -------------------------------------------------------------------------------------------------
+
+
+def made(wish: MazeWish, chunks: int, seed: int = 3, workers: int = 1) -> CellRows:
+    return CellRows.concatenate([rows for _, rows in islice(generate(wish, seed=seed, workers=workers), chunks)])
+
+
+@pytest.mark.parametrize(("method", "walls"), [("rejection", (0.3, 0.5)), ("fast", (0.37, 0.4))])
+def test_mazes_are_as_wished(method: str, walls: tuple[float, float]) -> None:
+    rows = made(MazeWish(11, walls, 17, method), chunks=1)
+    assert len(rows) > 10
+    assert (rows.answers == solve(rows.questions)).all()
+    assert (rows.ratings == shortest_lengths(rows.questions)).all()
+    assert rows.ratings.min() > 17
+    share = (rows.questions == WALL).mean(axis=1)
+    assert walls[0] - 0.5 / 121 <= share.min() < share.max() <= walls[1] + 0.5 / 121
+    assert ((rows.questions == START).sum(axis=1) == 1).all()
+    assert ((rows.questions == GOAL).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("walls", [0, 1])
+def test_rejection_draws_walls_start_and_goal_uniformly(walls: int) -> None:
+    """With so few walls there is always a way, and nothing to reject that is not too short."""
+    rows = made(MazeWish(4, (walls / 16, walls / 16), 0, "rejection"), chunks=2)
+    count = len(rows)
+    for token, share in ((WALL, walls / 16), (START, 1 / 16), (GOAL, 1 / 16)):
+        found = (rows.questions == token).mean(axis=0)
+        assert abs(found - share).max() < 5 * (share / count) ** 0.5 + 1e-9
+
+
+def test_mazes_depend_on_the_seed_and_not_on_the_workers() -> None:
+    wish = MazeWish(7, (0.37, 0.4), 14, "fast")
+    one, two = (made(wish, chunks=4, workers=workers) for workers in (1, 2))
+    assert (one.questions == two.questions).all()
+    assert (
+        len(one) != len(made(wish, chunks=4, seed=4)) or (one.questions != made(wish, chunks=4, seed=4).questions).any()
+    )
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+
+def test_the_threshold_is_the_published_one_at_side_30() -> None:
+    assert default_length(30) == 110
+    assert default_length(10) == 28
+
+
+@pytest.mark.parametrize("method", ["rejection", "fast"])
+def test_a_generated_dataset(tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--side", "7", "--train-rows", "23", "--test-rows", "11", "--method", method, "--longer-than", "13"]
+    assert main(["maze", "--generate", *arguments, "--out", str(tmp_path / "data")]) == 0
+    store = load(tmp_path / "data", verify=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert "train: labels valid and shortest: 23 of 23" in lines
+    assert "test: labels in the pinned order: 11 of 11" in lines
+    assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, mean rating 1")
+    assert (store.kind, store.vocab_size, store.seq_len) == ("maze", 6, 49)
+    questions = np.concatenate([store.train.questions, store.test.questions])
+    assert len(set(class_digests(questions).tolist())) == 34
+    assert store.manifest["generator"]["method"] == method
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--generate", "--walls", "0.5", "0.3"], r"--walls 0.5 0.3: expected 0 <= LOW <= HIGH <= 0.9"),
+        (["--generate", "--side", "65"], "--side 65: expected at most 64"),
+        (["--csv", "a", "b", "--method", "fast"], "--method goes with --generate"),
+    ],
+)
+def test_wrong_wishes_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        main(["maze", *arguments, "--out", str(tmp_path / "data")])
+
+
+def test_a_hopeless_wish_ends_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_prep.maze.PATIENCE", 5000)
+    with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .* in 6144 tries: ask for fewer, for shorter paths"):
+        main(["maze", "--generate", "--side", "4", "--longer-than", "16", "--out", str(tmp_path / "data")])
+
+
+def write_csv(path: Path, rows: CellRows) -> Path:
+    lines = (f"made up,{text(q)},{text(a)},0" for q, a in zip(rows.questions, rows.answers, strict=True))
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return path
+
+
+def labelled(side: int, count: int, seed: int) -> CellRows:
+    questions = random_mazes(side, count, seed)
+    return CellRows(questions, solve(questions), np.zeros(count, np.float32))
+
+
+def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, test = labelled(7, 29, seed=1), labelled(7, 13, seed=2)
+    train.answers[5] = train.questions[5]  # a label that marks nothing is kept, and counted
+    files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", test))]
+    assert main(["maze", "--csv", *files, "--out", str(tmp_path / "data")]) == 0
+    store = load(tmp_path / "data", verify=True)
+    assert (store.test.questions == test.questions).all()
+    assert (store.test.answers == test.answers).all()
+    assert sorted(map(bytes, store.train.questions)) == sorted(map(bytes, train.questions))
+    assert (store.test.ratings == shortest_lengths(test.questions)).all()
+    out = capsys.readouterr().out
+    assert "train: labels valid and shortest: 28 of 29\ntrain: labels in the pinned order: 28 of 29\n" in out
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "message"),
+    [
+        ("S   G" + " " * 10, "S   G" + " " * 10, "the question has 15 cells, expected one of 16, 25"),
+        ("S   o  G" + " " * 8, "S   o  G" + " " * 8, "character 'o' in cell 4 of the question, expected '# SG'"),
+        ("S   x  G" + " " * 8, "S   o  G" + " " * 8, "character 'x' in cell 4 of the question"),
+        ("SS     G" + " " * 8, "SS     G" + " " * 8, "not exactly one S in the question"),
+        ("S       " + " " * 8, "S       " + " " * 8, "not exactly one G in the question"),
+        ("S#     G" + " " * 8, "So     G" + " " * 8, "the answer changes more than free cells into path"),
+        ("S      G" + " " * 8, " oo    G" + " " * 8, "the answer changes more than free cells into path"),
+        ("S#  ## G" + " " * 8, "S#  ## G" + " " * 8, "no way from S to G in the question"),
+    ],
+)
+def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, question: str, answer: str, message: str) -> None:
+    good = "s,S   " + " " * 8 + "   G,Sooo" + "   o" * 2 + "   G,1"
+    first = [] if "expected one of" in message else [good]
+    path = tmp_path / "bad.csv"
+    path.write_text("\n".join([HEADER, *first, f"s,{question},{answer},1", good]))
+    with pytest.raises(InputError, match=rf"bad\.csv: line {2 + len(first)}: {message}"):
+        list(read_csv(path, parse))

@@ -1,0 +1,352 @@
+"""Sudoku rules, symmetries, published files and the command that builds a dataset of them."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep import cell_csv
+from data_prep.build import main
+from data_prep.cell_store import CellRows, CellStore, load
+from data_prep.files import InputError
+from data_prep.store import open_store
+from data_prep.sudoku import parse
+from data_prep.sudoku_rules import BLANK, BOXES, is_valid, side_of, units, vocab_size
+from data_prep.sudoku_symmetry import class_digests
+from tests.data_prep.cell_material import pattern_grid, random_shuffles, random_sudokus
+
+SIDES = st.sampled_from(list(BOXES))
+SEEDS = st.integers(0, 10**6)
+HEADER = "source,question,answer,rating"
+
+
+def as_line(rows: CellRows, index: int, blank: str = ".") -> str:
+    question, answer = (
+        "".join(blank if token == BLANK else str(token - 1) for token in cells[index].tolist())
+        for cells in (rows.questions, rows.answers)
+    )
+    return f"made up,{question},{answer},{rows.ratings[index]:g}"
+
+
+def write_csv(path: Path, rows: CellRows, header: str = HEADER) -> Path:
+    path.write_text("\n".join([header, *(as_line(rows, i) for i in range(len(rows)))]) + "\n")
+    return path
+
+
+# Rules ------------------------------------------------------------------------------------------------------
+
+
+def test_units_are_rows_columns_and_boxes() -> None:
+    table = units(6)
+    assert table[1].tolist() == [6, 7, 8, 9, 10, 11]
+    assert table[7].tolist() == [1, 7, 13, 19, 25, 31]
+    assert table[12 + 3].tolist() == [15, 16, 17, 21, 22, 23]  # boxes are two rows high, three columns wide
+    for side in BOXES:
+        assert (np.bincount(units(side).ravel()) == 3).all()
+
+
+def test_the_vocabulary_is_the_published_one() -> None:
+    assert (vocab_size(9), vocab_size(6), vocab_size(4)) == (11, 8, 6)
+
+
+def test_other_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"25 cells: expected one of \[16, 36, 81\]"):
+        side_of(25)
+
+
+@given(SIDES, SEEDS)
+def test_a_changed_cell_makes_an_answer_invalid(side: int, seed: int) -> None:
+    rows = random_sudokus(side, 7, seed)
+    assert is_valid(rows.questions, rows.answers).all()
+    rng = np.random.default_rng(seed)
+    changed = rows.answers.copy()
+    cells = rng.integers(side * side, size=7)
+    other = np.array([rng.choice([t for t in range(side + 3) if t != changed[i, c]]) for i, c in enumerate(cells)])
+    changed[np.arange(7), cells] = other
+    assert not is_valid(rows.questions, changed).any()
+    assert is_valid(rows.questions[0], rows.answers[0])
+
+
+def test_an_answer_that_ignores_the_givens_is_invalid() -> None:
+    rows = random_sudokus(9, 2, seed=5)
+    assert is_valid(np.full((2, 81), BLANK, np.uint8), rows.answers).all()
+    assert is_valid(rows.questions, rows.answers[::-1]).tolist() == [False, False]
+
+
+def broken(kind: str) -> np.ndarray:
+    """A 6×6 square that breaks only this kind of unit, int64[6, 6]."""
+    square = pattern_grid(6).reshape(6, 6).astype(np.int64)
+    if kind == "row":
+        square[:2, :3] = square[1::-1, :3]
+    if kind == "column":
+        square[:2, :2] = square[:2, 1::-1]
+    if kind == "box":
+        square = (np.arange(6)[:, None] + np.arange(6)) % 6 + 2
+    return square
+
+
+@pytest.mark.parametrize("kind", ["row", "column", "box"])
+def test_each_kind_of_unit_counts(kind: str) -> None:
+    answer = broken(kind).ravel().astype(np.uint8)
+    right = [all(len(set(answer[unit].tolist())) == 6 for unit in units(6)[i : i + 6]) for i in (0, 6, 12)]
+    assert right == [kind != name for name in ("row", "column", "box")]
+    assert not is_valid(np.full(36, BLANK, np.uint8), answer)
+
+
+# Symmetries -------------------------------------------------------------------------------------------------
+
+
+@given(SIDES, SEEDS)
+def test_shuffled_puzzles_are_puzzles(side: int, seed: int) -> None:
+    rows = random_sudokus(side, 5, seed)
+    drawn = random_shuffles(side, 5, seed + 1)
+    questions, answers = drawn.apply(rows.questions), drawn.apply(rows.answers)
+    assert is_valid(questions, answers).all()
+    assert ((questions == BLANK).sum(axis=1) == (rows.questions == BLANK).sum(axis=1)).all()
+
+
+@given(SIDES, SEEDS)
+def test_a_shuffle_maps_wrong_answers_to_wrong_answers(side: int, seed: int) -> None:
+    """It is a bijection of squares that keeps the rules in both directions, so solutions stay as many as they are."""
+    rng = np.random.default_rng(seed)
+    squares = rng.integers(2, side + 2, (3, side * side), dtype=np.uint8)
+    drawn = random_shuffles(side, 3, seed)
+    blank = np.full_like(squares, BLANK)
+    assert (is_valid(blank, drawn.apply(squares)) == is_valid(blank, squares)).all()
+    positions = np.arange(side * side)
+    for one in range(3):
+        shown = np.stack([drawn.apply(np.tile(np.where(positions == cell, 2, 1), (3, 1)))[one] for cell in positions])
+        assert (np.sort((shown > 1).argmax(axis=1)) == positions).all()
+        assert sorted(drawn.tokens[one].tolist()) == list(range(side + 2))
+        assert drawn.tokens[one, :2].tolist() == [0, 1]
+
+
+def test_only_square_boxes_are_transposed() -> None:
+    assert not random_shuffles(6, 200, seed=3).transposed.any()
+    for side in (4, 9):
+        assert 60 < random_shuffles(side, 200, seed=3).transposed.sum() < 140
+
+
+def test_shuffles_reach_every_geometry() -> None:
+    """4×4: 2 orders of bands and of stacks, 4 of the rows and columns within, transposed or not."""
+    drawn = random_shuffles(4, 4000, seed=1)
+    seen = {
+        (tuple(r), tuple(c), t)
+        for r, c, t in zip(drawn.rows.tolist(), drawn.columns.tolist(), drawn.transposed.tolist(), strict=True)
+    }
+    assert len(seen) == 8 * 8 * 2
+    assert len({tuple(tokens) for tokens in drawn.tokens.tolist()}) == 24
+
+
+@given(SIDES, SEEDS)
+def test_digests_ignore_symmetry(side: int, seed: int) -> None:
+    rows = random_sudokus(side, 5, seed)
+    drawn = random_shuffles(side, 5, seed + 1)
+    shuffled = class_digests(drawn.apply(rows.questions), drawn.apply(rows.answers))
+    assert (shuffled == class_digests(rows.questions, rows.answers)).all()
+
+
+def test_digests_tell_different_puzzles_apart() -> None:
+    rows = random_sudokus(9, 3000, seed=8)
+    assert len(set(class_digests(rows.questions, rows.answers).tolist())) == 3000
+
+
+def canonical(question: np.ndarray, answer: np.ndarray) -> bytes:
+    """The smallest of all shuffles of a 4×4 puzzle, digits numbered as they come."""
+    orders = [
+        [2 * band + line for band, lines in zip(bands, within, strict=True) for line in lines]
+        for bands in itertools.permutations(range(2))
+        for within in itertools.product(itertools.permutations(range(2)), repeat=2)
+    ]
+    square, shown = answer.reshape(4, 4), (question > BLANK).reshape(4, 4)
+    forms = []
+    for (turned, mask), rows, columns in itertools.product(((square, shown), (square.T, shown.T)), orders, orders):
+        cells = turned[np.ix_(rows, columns)].ravel().tolist()
+        names = {token: name for name, token in enumerate(dict.fromkeys(cells))}
+        forms.append(bytes(names[token] for token in cells) + mask[np.ix_(rows, columns)].tobytes())
+    return min(forms)
+
+
+def test_digests_agree_with_the_canonical_form_of_small_puzzles() -> None:
+    rows = random_sudokus(4, 60, seed=2, givens=0.25)
+    forms = [canonical(question, answer) for question, answer in zip(rows.questions, rows.answers, strict=True)]
+    digests = class_digests(rows.questions, rows.answers).tolist()
+    assert 20 < len(set(forms)) < 60
+    assert len(set(zip(forms, digests, strict=True))) == len(set(forms)) == len(set(digests))
+
+
+# Published files --------------------------------------------------------------------------------------------
+
+
+def test_texts_become_the_published_tokens() -> None:
+    question, answer = "1..4" + "..1." + ".1.." + "4..1", "1234" + "3412" + "2143" + "4321"
+    parsed = parse([question, question.replace(".", "0")], [answer] * 2, ["0", "7"])
+    assert parsed.answers[0].tolist() == [int(digit) + 1 for digit in answer]
+    assert parsed.questions[0].tolist() == [1 if cell == "." else int(cell) + 1 for cell in question]
+    assert (parsed.questions[0] == parsed.questions[1]).all()
+    assert parsed.ratings.tolist() == [0, 7]
+
+
+GOOD = ("1..4..1..1..4..1", "1234341221434321", "3")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("1..4..1..1..4..", *GOOD[1:]), "the question has 15 cells, expected 16"),
+        (("1..4..1..1..4..x", *GOOD[1:]), r"character 'x' in cell 15 of the question, expected '\.01234'"),
+        (("5..4..1..1..4..1", *GOOD[1:]), "character '5' in cell 0 of the question"),
+        (("ü..4..1..1..4..1", *GOOD[1:]), "character 'ü' in cell 0 of the question"),
+        ((GOOD[0], "1234341221434.21", "3"), "character '.' in cell 13 of the answer"),
+        ((GOOD[0], "123434122143432", "3"), "the answer has 15 cells, expected 16"),
+        ((GOOD[0], "2134341221434321", "3"), "the answer changes a given digit"),
+        (("....34..........", "1234341221434312", "3"), "the answer repeats a digit in a row, column or box"),
+        ((*GOOD[:2], "hard"), "rating 'hard', expected a number"),
+        ((*GOOD[:2],), "3 fields, expected 4: source,question,answer,rating"),
+    ],
+)
+def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ...], message: str) -> None:
+    path = tmp_path / "bad.csv"
+    lines = [HEADER, *[",".join(("s", *GOOD))] * 4, ",".join(("s", *row)), ",".join(("s", *GOOD)), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match=rf"bad\.csv: line 6: {message}"):
+        list(cell_csv.read_csv(path, parse))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "line 1: found '', expected source,question,answer,rating"),
+        (b"question,answer\n", "line 1: found 'question,answer', expected source"),
+        (b'source,question,answer,rating\n"s\ns",1..4..1..1..4..1,1234341221434321,1\n', "holds a line break"),
+        (b'source,question,answer,rating\n"s"x,1,1,1\n', "line 2: .*, expected CSV"),
+        (b"source,question,answer,rating\n\xff,1,1,1\n", "not text in UTF-8"),
+        (
+            b"source,question,answer,rating\ns,1.34,1234,1\n",
+            "line 2: the question has 4 cells, expected one of 16, 36, 81",
+        ),
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(cell_csv.read_csv(path, parse))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.csv: cannot read \(No such file or directory\)"):
+        list(cell_csv.read_csv(tmp_path / "none.csv", parse))
+
+
+def test_a_change_of_size_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_csv, "CHUNK", 5)
+    small, large = (random_sudokus(side, 5, seed=1) for side in (4, 6))
+    path = tmp_path / "mixed.csv"
+    path.write_text("\n".join([HEADER, *(as_line(rows, i) for rows in (small, large) for i in range(5))]))
+    with pytest.raises(InputError, match="line 7: 36 cells, expected 16"):
+        list(cell_csv.read_csv(path, parse))
+
+
+def sampled(path: Path, count: int | None, seed: int) -> tuple[CellRows, int]:
+    return cell_csv.sample(cell_csv.read_csv(path, parse), count, seed)
+
+
+def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rating is the number of the row, so that drawn rows can be recognised."""
+    rows = random_sudokus(6, 211, seed=4)
+    path = write_csv(tmp_path / "a.csv", rows)
+    whole = sampled(path, 23, seed=7)[0]
+    monkeypatch.setattr(cell_csv, "CHUNK", 13)
+    drawn, total = sampled(path, 23, seed=7)
+    assert total == 211
+    index = drawn.ratings.astype(int)
+    assert (whole.ratings == drawn.ratings).all()
+    assert len(set(index.tolist())) == 23
+    assert (drawn.questions == rows.questions[index]).all()
+    assert (drawn.answers == rows.answers[index]).all()
+    assert set(sampled(path, 23, seed=8)[0].ratings.tolist()) != set(drawn.ratings.tolist())
+    everything, _ = sampled(path, None, seed=7)
+    assert (everything.questions == rows.questions).all()
+    assert sorted(sampled(path, 500, seed=7)[0].ratings.tolist()) == rows.ratings.tolist()
+
+
+def test_every_row_is_drawn_equally_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_csv, "CHUNK", 7)
+    path = write_csv(tmp_path / "a.csv", random_sudokus(4, 53, seed=4))
+    counts = np.zeros(53)
+    for seed in range(300):
+        counts[sampled(path, 11, seed)[0].ratings.astype(int)] += 1
+    expected = 300 * 11 / 53
+    assert abs(counts - expected).max() < 5 * expected**0.5
+
+
+# The command ------------------------------------------------------------------------------------------------
+
+
+def build(out: Path, *arguments: str) -> CellStore:
+    assert main(["sudoku", "--out", str(out), *arguments]) == 0
+    return load(out, verify=True)
+
+
+def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, test = random_sudokus(9, 41, seed=1), random_sudokus(9, 17, seed=2)
+    files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", test))]
+    store = build(tmp_path / "data", "--csv", *files, "--train-rows", "13")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"wrote {tmp_path / 'data'}: 13 training and 17 test puzzles of 9 x 9, mean rating ")
+    assert (store.kind, store.vocab_size, store.seq_len, store.side) == ("sudoku", 11, 81, 9)
+    assert (store.test.questions == test.questions).all()
+    index = store.train.ratings.astype(int)
+    assert (store.train.answers == train.answers[index]).all()
+    assert [file["rows"] for file in store.manifest["files"]] == [41, 17]
+    fewer = build(tmp_path / "data", "--csv", *files, "--train-rows", "7", "--test-rows", "5")
+    assert (fewer.train.ratings == store.train.ratings[:7]).all()
+    assert len(fewer.test) == 5
+    opened = open_store(tmp_path / "data")
+    assert isinstance(opened, CellStore)
+    assert opened.manifest["counts"] == {"training_puzzles": 7, "test_puzzles": 5}
+
+
+def test_what_the_test_file_holds_is_not_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = random_sudokus(6, 30, seed=1)
+    drawn = random_shuffles(6, 30, seed=2)
+    same = CellRows(drawn.apply(train.questions), drawn.apply(train.answers), train.ratings)[:10]
+    files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", same))]
+    store = build(tmp_path / "data", "--csv", *files, "--train-rows", "19")
+    assert "left out 10 drawn training puzzles that equal test puzzles up to symmetry" in capsys.readouterr().out
+    assert len(store.train) == 19
+    assert store.train.ratings.min() >= 10
+    with pytest.raises(InputError, match="every puzzle drawn equals a test puzzle"):
+        build(tmp_path / "data", "--csv", files[1], files[1])
+    assert len(load(tmp_path / "data").train) == 19
+
+
+def test_files_of_two_sizes_are_refused(tmp_path: Path) -> None:
+    files = [str(write_csv(tmp_path / f"{side}.csv", random_sudokus(side, 3, seed=1))) for side in (4, 6)]
+    with pytest.raises(InputError, match="training puzzles of 16 cells and test puzzles of 36, expected one size"):
+        main(["sudoku", "--out", str(tmp_path / "data"), "--csv", *files])
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    empty = write_csv(tmp_path / "empty.csv", random_sudokus(4, 0, seed=1))
+    with pytest.raises(InputError, match="no puzzle in the file"):
+        main(["sudoku", "--out", str(tmp_path / "data"), "--csv", str(empty), str(empty)])
+
+
+def test_generator_options_need_the_generator(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--extra-givens goes with --generate"):
+        main(["sudoku", "--out", str(tmp_path), "--csv", "a", "b", "--extra-givens", "3"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--generate", "--csv", "a", "b"], ["--generate", "--seed", "-1"], ["--generate", "--side", "8"]]
+)
+def test_wrong_options_are_refused(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["sudoku", "--out", str(tmp_path / "data"), *arguments])
+    assert caught.value.code == 2
+    assert "error: " in capsys.readouterr().err
