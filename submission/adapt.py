@@ -5,7 +5,7 @@ New puzzles start from the mean embedding of the export. First the embeddings mo
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -125,13 +125,15 @@ class Pace:
     learned: Callable[[float], object]  # hears the seconds of a step whenever the schedule is planned anew
     step_seconds: float | None = None
     loss: float | None = None  # as read last
-    began: float = field(init=False)
-    _last: float = field(init=False)
+    broken: bool = False  # the loss became no number
+    began: float = 0.0
+    _last: float = 0.0
     _good: list[Tensor] | None = None  # weights, averages and embeddings when they were last seen to be finite
 
     def start(self) -> None:
-        """Begin to measure."""
-        self.began = self._last = self.plan.now()
+        """Begin to measure, or go on with it after a prediction."""
+        self._last = self.plan.now()
+        self.began = self.began or self._last
 
     def over(self) -> bool:
         """Whether another step would end too late."""
@@ -162,8 +164,13 @@ class Pace:
             trainer.check_finite()
             self._good = [tensor.clone() for tensor in _moving(trainer)]
 
+    def goes_on(self, trainer: Trainer) -> bool:
+        """Whether further steps are wanted: not after all those asked for, nor after a broken one."""
+        return not self.broken and (not self.settings.steps or trainer.step < self.settings.steps)
+
     def restore(self, trainer: Trainer) -> None:
-        """Go back to what was last seen to be finite, or to the export."""
+        """Go back to what was last seen to be finite, or to the export, and stay there."""
+        self.broken = True
         for tensor, good in zip(_moving(trainer), self._good or (), strict=False):
             tensor.copy_(good)
 
@@ -189,13 +196,14 @@ def _moving(trainer: Trainer) -> list[Tensor]:
 
 
 def adapt(trainer: Trainer, pace: Pace, stop: Callable[[], bool], interlude: Callable[[], object]) -> None:
-    """Adapt until the plan's time for it is over, or `stop`; `interlude` runs once, half-way.
+    """Adapt until the plan's time for it is over, or `stop`; `interlude` runs once, half-way through the first time.
 
     Raises NonFiniteLoss, in all processes alike.
     """
     quiet = None if trainer.accelerator.is_main_process else True
-    trainer.trunk_factor = 0.0 if pace.settings.embedding_share > 0 else 1.0
-    half_way = False
+    if trainer.step == 0:
+        trainer.trunk_factor = 0.0 if pace.settings.embedding_share > 0 else 1.0
+    half_way = trainer.step > 0
     pace.start()
     with tqdm(unit="step", desc="adapting", disable=quiet, smoothing=0.05) as bar:
         for step in run.steps(trainer, lambda: stop() or pace.over()):
@@ -203,7 +211,7 @@ def adapt(trainer: Trainer, pace: Pace, stop: Callable[[], bool], interlude: Cal
             bar.total = trainer.planned_steps
             bar.set_postfix_str(f"loss {pace.loss:.3f}", refresh=False)
             bar.update()
-            if not half_way and 2 * step >= trainer.planned_steps:
+            if not half_way and trainer.planned_steps > step >= trainer.planned_steps / 2:
                 half_way = True
                 with pace.pause():
                     interlude()

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,10 +95,12 @@ class Desk:
         try:
             yield
         except Exception as error:
-            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            self.troubles.append(f"{what}: {kind}{error}")
+            expected = isinstance(error, InputError)
+            self.troubles.append(f"{what}: {error}" if expected else f"{what}: {type(error).__name__}: {error}")
             if self.writes:
                 print(f"note: {self.troubles[-1]}", file=sys.stderr)
+                if not expected:
+                    traceback.print_exc()
 
     @property
     def agreement(self) -> float:

@@ -72,7 +72,7 @@ class TimePlan:
         output on a machine three times slower; but half of the time is for adaptation whatever prediction would like.
         """
         hoped = self.prediction_work * (self.seconds_per_token or 0.0)
-        wanted = max(1.1 * hoped, 3 * self.first_pass * hoped)
+        wanted = max(1.1 * hoped, 3 * self.first_pass * hoped, min(0.03 * self.budget, 10.0))
         return self.prediction_end - min(wanted, (self.budget - self.reserve) / 2)
 
     def left(self, end: float) -> float:

@@ -35,6 +35,8 @@ PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 LARGEST_PASS = 32
 # The early pass, half-way through the adaptation, may take at most this share of the whole time.
 EARLY_SHARE = 0.02
+# Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
+WORTHWHILE_SHARE = 0.05
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
 
 
@@ -69,11 +71,21 @@ class Session:
         """Adapt and predict within the plan; the file is complete at any time."""
         with self.plan.phase("set-up"):
             self.prepare()
-        with self.plan.phase("adaptation"), self.going_on("adaptation"):
-            if not self.ends(self.plan.adaptation_end):
-                self.adapt()
-        with self.plan.phase("prediction"), self.trainer.averaged(), self.going_on("prediction"):
-            self.predict()
+        again = True
+        while again:
+            step, complete = self.trainer.step, False
+            with self.plan.phase("adaptation"), self.going_on("adaptation"):
+                if not self.ends(self.plan.adaptation_end):
+                    self.adapt()
+            with self.plan.phase("prediction"), self.going_on("prediction"), self.trainer.averaged():
+                complete = self.predict()
+            adapts = self.trainer.step > step and self.pace.goes_on(self.trainer)
+            again = complete and adapts and self.time_is_left()
+
+    def time_is_left(self) -> bool:
+        """Whether prediction was so much faster than expected that adapting further and voting again is worth it."""
+        left = self.plan.left(self.plan.adaptation_end) > WORTHWHILE_SHARE * self.plan.budget
+        return bool(agreed_values([float(left)], self.accelerator)[0]) and not agreed(self.trainer, self.stop())
 
     def going_on(self, what: str) -> AbstractContextManager[None]:
         """Go on after a failure within this context; not among several processes, where the others would wait for
@@ -148,16 +160,17 @@ class Session:
         cost = self.plan.first_pass * self.plan.prediction_work * (self.plan.seconds_per_token or 0.0)
         [cheap] = agreed_values([float(cost <= EARLY_SHARE * self.plan.budget)], self.accelerator)
         if cheap:
-            with self.trainer.averaged():
+            with self.going_on("early pass"), self.trainer.averaged():
                 self.vote(slice(0, 1), self.plan.adaptation_end)
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
-    def predict(self) -> None:
-        """Pass after pass, until all puzzles have voted or the time is over."""
+    def predict(self) -> bool:
+        """Pass after pass, until all puzzles have voted or the time is over; whether all have."""
         for part in passes(int(self.order.max()) + 1):
             if self.ends(self.plan.prediction_end) or not self.vote(part, self.plan.prediction_end):
-                return
+                return False
+        return True
 
     def vote(self, part: slice, end: float) -> bool:
         """One pass, and the file written anew; False when it had to end early."""

@@ -1,0 +1,299 @@
+"""Solving from the inside, by a clock of the tests' own: deadlines, memory, failures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from arc_trm.batches import Batch
+from arc_trm.checkpoint import read_export
+from arc_trm.evaluate import Predictor
+from arc_trm.run import make_accelerator
+from arc_trm.trainer import Trainer
+from data_prep import store as store_module
+from data_prep.files import InputError
+from submission import session as session_module
+from submission.attempts import read_submission
+from submission.desk import Desk
+from submission.plan import TimePlan
+from submission.session import Session, passes
+from submission.settings import Settings
+from tests.submission.tiny import assert_valid, make_export, tiny_tasks
+
+TASKS = tiny_tasks()
+
+
+class Clock:
+    """Time passes only where the tests say so."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def make_session(
+    folder: Path,
+    budget: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
+    **own: Any,
+) -> tuple[Session, Clock]:
+    clock = Clock()
+    settings = Settings(**({"augmentations": 10, "batch_size": 4, "predict_batch": 1, "precision": "fp32"} | own))
+    plan = TimePlan(budget, clock(), clock)
+    desk = Desk(TASKS, folder / "submission.json")
+    desk.open()
+    export = read_export(make_export(folder / "export"))
+    accelerator = make_accelerator("none", folder)
+    return Session(export, settings, plan, desk, accelerator, stop), clock
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], float], answer: float) -> None:
+    """A machine on which step number n takes step(n) seconds, and an answer takes so many."""
+    train, reply = Trainer.train_step, Predictor.answer
+
+    def train_step(trainer: Trainer) -> None:
+        train(trainer)
+        clock.time += step(trainer.step)
+
+    def answered(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        clock.time += answer * len(batch.inputs)
+        return reply(predictor, batch)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    monkeypatch.setattr(Predictor, "answer", answered)
+
+
+def copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are the questions: every puzzle votes for the input grid."""
+
+    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return batch.inputs.to(torch.uint8), torch.full((len(batch.inputs),), 0.5)
+
+    monkeypatch.setattr(Predictor, "answer", answer)
+
+
+def test_passes_double_and_then_stay() -> None:
+    found = list(passes(100))
+    assert [(part.start, part.stop) for part in found[:7]] == [
+        (0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 64)
+    ]  # fmt: skip
+    assert found[-1] == slice(96, 100)
+    assert np.array_equal(np.concatenate([np.arange(p.start, p.stop) for p in found]), np.arange(100))
+    assert list(passes(0)) == []
+
+
+def test_every_augmentation_votes_for_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying(monkeypatch)
+    session, _ = make_session(tmp_path, steps=1)
+    session.run()
+    assert_valid(session.desk.out, TASKS)
+    assert [session.desk.tally.total(output) for output in range(4)] == [11] * 4
+    assert session.desk.agreement == 1.0
+    attempts = read_submission(session.desk.out)
+    for task in TASKS:
+        for pair, pair_attempts in zip(task.tests, attempts[task.task_id], strict=True):
+            assert np.array_equal(pair_attempts.attempt_1, pair.input)
+    assert session.desk.written is not None
+    assert session.desk.written.fallback_attempts == 4, "every second attempt is a fallback"
+
+
+def test_embeddings_start_from_the_mean_and_move_first(tmp_path: Path) -> None:
+    session, _ = make_session(tmp_path, steps=8, embedding_share=0.5)
+    session.prepare()
+    trainer, weights = session.trainer, session.export.weights
+    assert torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
+    moved: dict[int, bool] = {}
+    real = session.pace.after_step
+
+    def after_step(trainer: Trainer) -> None:
+        moved[trainer.step] = not torch.equal(
+            trainer.model.state_dict()["halting_head.bias"], weights["halting_head.bias"]
+        )
+        real(trainer)
+
+    session.pace.after_step = after_step  # type: ignore[method-assign]
+    session.adapt()
+    assert moved == {n: n > 4 for n in range(1, 9)}
+    assert not torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
+
+
+def test_settings_reach_the_trainer(tmp_path: Path) -> None:
+    session, _ = make_session(
+        tmp_path,
+        lr=3e-4, puzzle_lr=0.02, weight_decay=0.3, puzzle_weight_decay=0.4, warmup_steps=7, ema=0.9, latent_steps=3,
+        deep_steps=2, supervision_steps=5, canvas="full", batch_size=13, seed=5, votes=3,
+    )  # fmt: skip
+    session.prepare()
+    config = session.trainer.config
+    train = config.train
+    assert (train.lr, train.puzzle_lr, train.weight_decay, train.puzzle_weight_decay) == (3e-4, 0.02, 0.3, 0.4)
+    assert (train.warmup_steps, train.ema, train.batch_size, train.canvas) == (7, 0.9, 13, "full")
+    assert (config.model.latent_steps, config.model.deep_steps, config.halting.max_supervision_steps) == (3, 2, 5)
+    assert config.seed == session.store.manifest["seed"] == 5
+    assert session.order.max() == 2
+
+
+@pytest.mark.parametrize("answer", [0.01, 0.3])
+@pytest.mark.parametrize("step", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("slowdown", [1, 3])
+def test_the_deadline_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, answer: float, slowdown: int
+) -> None:
+    session, clock = make_session(tmp_path)
+    factor = [1]
+
+    def seconds(number: int) -> float:
+        if number == 5:
+            factor[0] = slowdown
+        return step * factor[0]
+
+    slow(monkeypatch, clock, seconds, answer)
+    real = Predictor.answer
+
+    def answered(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        clock.time += answer * (factor[0] - 1) * len(batch.inputs)
+        return real(predictor, batch)
+
+    monkeypatch.setattr(Predictor, "answer", answered)
+    session.run()
+    used = clock.time - session.plan.started
+    assert used <= session.plan.budget
+    assert used >= 0.8 * session.plan.budget - step, "no time is given away"
+    assert session.measured, "every output had its first vote"
+    assert_valid(session.desk.out, TASKS)
+
+
+def test_a_hopelessly_slow_machine_ends_in_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, clock = make_session(tmp_path)
+    slow(monkeypatch, clock, lambda number: 40.0, 3.0)
+    session.run()
+    assert session.trainer.step == 1
+    assert clock.time - session.plan.started <= 60
+    assert_valid(session.desk.out, TASKS)
+
+
+def test_an_early_pass_votes_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, clock = make_session(tmp_path)
+    slow(monkeypatch, clock, lambda number: 0.5, 0.001)
+    copying(monkeypatch)
+    times = []
+    write = session.desk.write
+    monkeypatch.setattr(session.desk, "write", lambda: (times.append(clock.time - session.plan.started), write()))
+    session.run()
+    assert 20 < times[0] < 40
+    assert [session.desk.tally.total(output) for output in range(4)] == [12] * 4
+
+
+def test_stopping_before_prediction_keeps_the_file(tmp_path: Path) -> None:
+    calls = []
+    session, _ = make_session(tmp_path, stop=lambda: len(calls) > 0)
+    session.prepare()
+    calls.append(1)
+    before = session.desk.out.read_bytes()
+    session.run()
+    assert session.trainer.step == 0
+    assert session.desk.out.read_bytes() == before
+
+
+def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Predictor.answer
+    sizes = []
+
+    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        sizes.append(len(batch.inputs))
+        if len(batch.inputs) > 3:
+            raise torch.OutOfMemoryError("no more than 3 rows")
+        return real(predictor, batch)
+
+    session, _ = make_session(tmp_path, steps=1, predict_batch=2)
+    whole, _ = make_session(tmp_path, steps=1, predict_batch=2)
+    whole.run()
+    monkeypatch.setattr(Predictor, "answer", answer)
+    session.run()
+    assert max(sizes) > 3
+    assert session.desk.tally.ballot(1).keys == whole.desk.tally.ballot(1).keys
+
+
+def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        raise torch.OutOfMemoryError("nothing fits")
+
+    monkeypatch.setattr(Predictor, "answer", answer)
+    session, _ = make_session(tmp_path, steps=1)
+    session.run()
+    assert session.desk.troubles == ["prediction: OutOfMemoryError: nothing fits"]
+    assert_valid(session.desk.out, TASKS)
+
+
+def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying(monkeypatch)
+
+    def train_step(trainer: Trainer) -> None:
+        raise RuntimeError("the GPU fell off the bus")
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    session, _ = make_session(tmp_path)
+    session.run()
+    assert session.desk.troubles == ["adaptation: RuntimeError: the GPU fell off the bus"]
+    assert session.desk.votes == 44
+
+
+def test_a_loss_that_is_no_number_goes_back_to_good_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Trainer.train_step
+
+    def train_step(trainer: Trainer) -> None:
+        real(trainer)
+        if trainer.step == 30:
+            trainer.embedding.table.fill_(torch.nan)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    session, _ = make_session(tmp_path, steps=100)
+    session.run()
+    assert session.trainer.step == 50
+    [trouble] = session.desk.troubles
+    assert trouble.startswith("adaptation, going on with earlier weights: step 50: the loss is nan")
+    for tensor in (session.trainer.embedding.table, *session.trainer.model.parameters()):
+        assert tensor.isfinite().all()
+    assert session.measured
+
+
+def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying(monkeypatch)
+    real = store_module.distinct_augmentations
+    odd = TASKS[1].demonstrations[0]
+
+    def distinct(pairs: Any, *rest: Any) -> Any:
+        if pairs[0] is odd or pairs[0].input is odd.input:
+            raise ZeroDivisionError("odd")
+        return real(pairs, *rest)
+
+    monkeypatch.setattr(store_module, "distinct_augmentations", distinct)
+    session, _ = make_session(tmp_path, steps=1)
+    session.run()
+    assert session.desk.troubles == [
+        "augmentation, trying each task alone: ZeroDivisionError: odd",
+        "task b is left out: ZeroDivisionError: odd",
+    ]
+    assert [session.desk.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
+    assert_valid(session.desk.out, TASKS)
+
+
+def test_a_device_on_which_nothing_works_gives_way_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "own_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "")
+    found = session_module.usable_arithmetic()
+    assert [str(arithmetic.device) for arithmetic in found] == ["cpu", "cuda:0"]
+    assert found[0].works
+    assert not found[1].works
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="no operation works there"):
+        session_module.usable_arithmetic()
