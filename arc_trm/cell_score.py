@@ -20,7 +20,7 @@ from arc_trm.evaluate import Predictor
 from arc_trm.halting import HALTING_RULES
 from arc_trm.model import RecursiveModel
 from arc_trm.puzzle_embedding import PuzzleEmbedding
-from arc_trm.trainer import Trainer, resolve_precision
+from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
 from data_prep.cell_store import CellStore
 from data_prep.files import InputError, run_program
 from data_prep.store import open_store
@@ -69,6 +69,28 @@ def cell_evaluation(store: CellStore, log: LogConfig) -> Callable[[Trainer], dic
     return evaluate
 
 
+def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) -> dict[str, float]:
+    """The figures of a finished run or export on a dataset's test puzzles; raises InputError where they do not fit."""
+    store = open_store(data)
+    if not isinstance(store, CellStore):
+        raise InputError(f"{data}: an ARC dataset, expected one of sudoku or maze")
+    exported = read_export(checkpoint)
+    model = exported.model
+    if (model.vocab_size, model.seq_len) != (store.vocab_size, store.seq_len):
+        raise InputError(
+            f"{checkpoint}: a model of {model.seq_len} tokens of {model.vocab_size} kinds, "
+            f"{data} has {store.seq_len} of {store.vocab_size}"
+        )
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    net = RecursiveModel(model)
+    net.load_state_dict(exported.weights)
+    net.to(accelerator.device)
+    embedding = PuzzleEmbedding(1, model.puzzle_width, accelerator.device)
+    embedding.table.copy_(exported.puzzle_mean)
+    dtype = resolve_precision(precision, accelerator.device)
+    return score_cells(Predictor(net, net, embedding, exported.halting, dtype), store, batch_size, accelerator)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a finished run or export on the test puzzles of a dataset."""
     parser = argparse.ArgumentParser(
@@ -78,32 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("checkpoint", type=Path, help="run folder or export")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="puzzles at once (256)")
-    parser.add_argument(
-        "--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16"), help="arithmetic (auto)"
-    )
+    parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="arithmetic (auto)")
     arguments = parser.parse_args(argv)
-    store = open_store(arguments.data)
-    if not isinstance(store, CellStore):
-        raise InputError(f"{arguments.data}: an ARC dataset, expected one of sudoku or maze")
-    exported = read_export(arguments.checkpoint)
-    if (exported.model.vocab_size, exported.model.seq_len) != (store.vocab_size, store.seq_len):
-        raise InputError(
-            f"{arguments.checkpoint}: a model of {exported.model.seq_len} tokens of {exported.model.vocab_size} kinds, "
-            f"{arguments.data} has {store.seq_len} of {store.vocab_size}"
-        )
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-    model = RecursiveModel(exported.model)
-    model.load_state_dict(exported.weights)
-    model.to(accelerator.device)
-    embedding = PuzzleEmbedding(1, exported.model.puzzle_width, accelerator.device)
-    embedding.table.copy_(exported.puzzle_mean)
-    dtype = resolve_precision(arguments.precision, accelerator.device)
-    predictor = Predictor(model, model, embedding, exported.halting, dtype)
-    figures = score_cells(predictor, store, arguments.batch_size, accelerator)
-    if accelerator.is_main_process:
-        text = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        print(f"{store.kind}, {len(store.test)} test puzzles: {text}")
-    accelerator.end_training()
+    figures = score_export(arguments.checkpoint, arguments.data, arguments.batch_size, arguments.precision)
+    print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     return 0
 
 
