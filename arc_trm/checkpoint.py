@@ -192,12 +192,16 @@ def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts:
     folder = checkpoint_folder(run, step)
     _remove_abandoned(run / "checkpoints", ".step-*")
     write_folder(folder, STATE, tensors, {**facts, "step": step})
-    for abandoned in (run / "checkpoints").glob(".step-*"):
-        shutil.rmtree(abandoned, ignore_errors=True)
-    # Later ones can only be broken ones, from before a resume: they must not push good ones out.
-    for old in [path for path in checkpoint_folders(run) if path <= folder][: -max(keep, 1)]:
-        shutil.rmtree(old, ignore_errors=True)
+    tidy_checkpoints(run, step, keep)
     return folder
+
+
+def tidy_checkpoints(run: Path, step: int, keep: int) -> None:
+    """Delete checkpoints up to `step` but the newest `keep`, and what kills left of others."""
+    # Later ones can only be broken ones, from before a resume: they must not push good ones out.
+    old = [path for path in checkpoint_folders(run) if path <= checkpoint_folder(run, step)]
+    for path in (*old[: -max(keep, 1)], *(run / "checkpoints").glob(".step-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

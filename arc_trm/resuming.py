@@ -9,7 +9,13 @@ from typing import Any
 import orjson
 import torch
 
-from arc_trm.checkpoint import Export, checkpoint_folders, read_export, read_newest_checkpoint
+from arc_trm.checkpoint import (
+    Export,
+    checkpoint_folders,
+    read_export,
+    read_newest_checkpoint,
+    tidy_checkpoints,
+)
 from arc_trm.config import to_json
 from arc_trm.naming import PuzzleNaming, carry_over
 from arc_trm.tracking import flat
@@ -60,6 +66,8 @@ def begin(
             load_export(trainer, read_export(start.init_from))
     _check_agreement(trainer, start.out)
     if trainer.accelerator.is_main_process:
+        if trainer.saved_step is not None:
+            tidy_checkpoints(start.out, trainer.saved_step, trainer.config.log.keep_checkpoints)
         for leftover in (*start.out.glob(".config.json.*"), *start.out.glob(".metrics.jsonl.*")):
             leftover.unlink(missing_ok=True)  # of a kill in the middle of a write
         config = orjson.dumps(to_json(trainer.config), option=orjson.OPT_INDENT_2)

@@ -1,0 +1,43 @@
+"""A run that is killed at any moment and resumed equals one that nobody killed: weights, carry, reports, export."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory where there is one: the tests flush hundreds of files."""
+    place = MEMORY if os.access(MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(dir=place, prefix="kills."))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def kill_runs(folder: Path, how: str) -> str:
+    command = [sys.executable, "-m", "tests.arc_trm.kill_runs", str(folder), how, "1"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_killed_before_and_after_every_change_of_a_file(quick_folder: Path) -> None:
+    said = kill_runs(quick_folder, "events")
+    kills = int(said.split()[2])
+    assert kills > 80
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_at_random_moments(quick_folder: Path) -> None:
+    assert "each run went on to the same end" in kill_runs(quick_folder, "moments")
