@@ -124,7 +124,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, path: str, source: str, ex
     [
         ("submission/x.py", "import arc_trm.model, data_prep.grid, torch"),
         ("arc_trm/x.py", "from data_prep import grid\nimport torch, tyro, submissions"),
-        ("arc_trm/train.py", "from submission.vote import Tally\nfrom submission import score"),
+        ("arc_trm/train.py", "from submission.evaluation import arc_evaluation"),
         ("arc_trm/interop.py", "from submission import vote"),
     ],
 )

@@ -1,3 +1,5 @@
+"""The augmentation group: laws, published names and transforms, distinct augmentations."""
+
 import math
 from itertools import permutations
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The build command: recipes, merges, leaks, wrong input."""
+
 import json
 import os
 import subprocess

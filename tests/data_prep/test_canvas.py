@@ -1,3 +1,5 @@
+"""Tokens on a canvas: placements, cuts, canvas sizes, published sequences."""
+
 from pathlib import Path
 
 import hypothesis.extra.numpy as hnp

@@ -1,3 +1,5 @@
+"""Grids from JSON values: what is accepted, what is refused, digests."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Tasks and pairs that are the same up to symmetry; leaks."""
+
 from dataclasses import replace
 
 import numpy as np

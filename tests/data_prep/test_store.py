@@ -1,3 +1,5 @@
+"""The dataset on disk: round trips, atomic saves, refused folders."""
+
 import json
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Reading tasks in every layout; one line for every wrong file."""
+
 import json
 from pathlib import Path
 from typing import Any

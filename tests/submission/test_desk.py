@@ -1,3 +1,5 @@
+"""What solving writes: the file that is always valid, votes, summaries."""
+
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,3 +1,5 @@
+"""Finding challenges and checkpoints below a folder of mounts."""
+
 from pathlib import Path
 
 import pytest

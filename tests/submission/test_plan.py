@@ -1,3 +1,5 @@
+"""The plan of a time budget."""
+
 import argparse
 
 import pytest

@@ -1,3 +1,5 @@
+"""The watchdog that ends a run that hangs."""
+
 import threading
 
 from submission.watchdog import Watchdog
