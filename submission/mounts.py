@@ -1,4 +1,4 @@
-"""Find what was mounted by what it contains: Kaggle has had two layouts of /kaggle/input."""
+"""What a Kaggle notebook finds: files, by what they contain, for /kaggle/input has had two layouts; and the rerun."""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +9,12 @@ from data_prep.files import InputError, read_json
 KAGGLE_INPUT = Path("/kaggle/input")
 # Folders of a layout: /kaggle/input/competitions/<slug>/file, /kaggle/input/datasets/<owner>/<slug>/folder/file.
 DEPTH = 6
+RERUN_VARIABLE = "KAGGLE_IS_COMPETITION_RERUN"
+
+
+def is_rerun() -> bool:
+    """Whether this is the competition's scored rerun, on the hidden tasks."""
+    return bool(os.environ.get(RERUN_VARIABLE))
 
 
 def find_challenges(root: Path, name: str = "arc-agi_test_challenges.json") -> Path:

@@ -14,7 +14,6 @@ import torch
 from data_prep.tasks import Task
 from submission.plan import TimePlan, duration_text
 
-RERUN_VARIABLE = "KAGGLE_IS_COMPETITION_RERUN"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
 # scaling, but GPUs that only emulate it are several times slower with it. On a CPU fp32 comes first.
@@ -94,11 +93,6 @@ def own_device() -> torch.device:
 
 
 # The table ------------------------------------------------------------------------------------------------
-
-
-def is_rerun() -> bool:
-    """Whether this is the competition's scored rerun, on the hidden tasks."""
-    return bool(os.environ.get(RERUN_VARIABLE))
 
 
 def table(arithmetics: Sequence[Arithmetic], tasks: Sequence[Task], out: Path, plan: TimePlan, mode: str) -> str:

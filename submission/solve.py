@@ -23,7 +23,7 @@ from data_prep.grid import Grid
 from data_prep.tasks import Task, read_tasks
 from submission.answers import show_answers
 from submission.desk import Desk, summary_path
-from submission.mounts import KAGGLE_INPUT, find_challenges, find_export
+from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration, duration_text
 from submission.score import Scores, score
 from submission.settings import Settings, add_settings, positive
@@ -67,8 +67,8 @@ def holds_export(checkpoint: Path) -> bool:
 
 
 def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Sequence[Task], str]:
-    """The tasks to solve, and a line about what they are."""
-    if arguments.rehearse:
+    """The tasks to solve, and a line about what they are; the competition's rerun is never a rehearsal."""
+    if arguments.rehearse and not is_rerun():
         if arguments.challenges is not None:
             raise InputError("--rehearse chooses its own tasks, expected no --challenges")
         # Reading an export takes torch.
@@ -78,7 +78,7 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
         chosen = stand_in(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
         return chosen.tasks, chosen.describe()
     path = arguments.challenges or find_challenges(arguments.input)
-    return read_tasks(path), f"solving {path}"
+    return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 
 
 def leave(desk: Desk, plan: TimePlan, facts: dict[str, Any], summary: Path) -> None:

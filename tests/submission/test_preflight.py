@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from submission import preflight
+from submission.plan import TimePlan
+from submission.preflight import Arithmetic, available_memory, own_device, table, try_arithmetic
+from tests.submission.tiny import tiny_tasks
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def test_the_cpu_works_in_float32() -> None:
+    found = try_arithmetic(CPU, size=64, repeats=1)
+    assert found.works
+    assert found.seconds["fp32"] > 0
+    assert found.precision in {"fp32", "bf16"}
+
+
+def test_a_gpu_that_is_not_there_fails_by_trying() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    found = try_arithmetic(GPU, size=64, repeats=1)
+    assert not found.works
+    assert set(found.failures) == {"bf16", "fp16", "fp32"}
+    assert own_device() == CPU
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "precision"),
+    [
+        (CPU, {"fp32": 1.0, "bf16": 0.9}, "fp32"),
+        (CPU, {"fp32": 1.0, "bf16": 0.5}, "bf16"),
+        (CPU, {"fp32": 1.0}, "fp32"),
+        (GPU, {"bf16": 1.0, "fp16": 0.9, "fp32": 3.0}, "bf16"),
+        (GPU, {"bf16": 5.0, "fp16": 1.0, "fp32": 2.0}, "fp16"),  # bf16 is emulated
+        (GPU, {"fp32": 1.0}, "fp32"),
+    ],
+)
+def test_the_precision_is_chosen_by_what_was_measured(
+    device: torch.device, seconds: dict[str, float], precision: str
+) -> None:
+    assert Arithmetic(device, seconds, {}).precision == precision
+
+
+def test_wrong_results_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = preflight._work
+    monkeypatch.setattr(preflight, "_work", lambda v: real(v) * (1.5 if v.dtype == torch.bfloat16 else 1))
+    found = try_arithmetic(CPU, size=64, repeats=1)
+    assert set(found.seconds) == {"fp32"}
+    assert "wrong results (off by 50" in found.failures["bf16"]
+
+
+def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
+    arithmetic = Arithmetic(CPU, {"fp32": 0.012}, {"bf16": "no such kernel"})
+    lines = table([arithmetic], tiny_tasks(), tmp_path / "submission.json", TimePlan(600), "solving x").splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "mode", "cpu", "memory", "disk", "challenges", "time", "software",
+    ]  # fmt: skip
+    assert lines[1].endswith("fp32 12 ms, bf16 fails (no such kernel)")
+    assert lines[4].endswith("3 tasks, 4 outputs, 33% of the tasks with several")
+    assert lines[5].endswith("10m00s, 11.0s of them in reserve")
+
+
+def test_memory_is_read() -> None:
+    assert available_memory() > 10_000_000

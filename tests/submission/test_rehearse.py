@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.store import TaskEntry, build_store
+from data_prep.tasks import Task
+from submission import rehearse
+from submission.rehearse import choose, distinct, public_tasks, stand_in
+from tests.submission.tiny import tiny_task, write_challenges, write_solutions
+
+
+def tasks_of(corpus: str, count: int, seed: int) -> list[Task]:
+    """Every third task asks for two outputs."""
+    rng = np.random.default_rng(seed)
+    return [tiny_task(f"{corpus}{i:02}", rng, tests=1 + (i % 3 == 0), corpus=corpus) for i in range(count)]
+
+
+EVALUATION, TRAINING = tasks_of("e", 11, seed=1), tasks_of("t", 13, seed=2)
+
+
+def lines_of(tasks: list[Task]) -> tuple[str, ...]:
+    return build_store([TaskEntry.all_pairs(task) for task in tasks], 0, 0).training_digests()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Path:
+    folder = tmp_path / "competitions" / "arc-prize"
+    folder.mkdir(parents=True)
+    for part, tasks in (("training", TRAINING), ("evaluation", EVALUATION)):
+        write_challenges(folder / f"arc-agi_{part}_challenges.json", tasks)
+        write_solutions(folder / f"arc-agi_{part}_solutions.json", tasks)
+    return tmp_path
+
+
+def names(tasks: tuple[Task, ...]) -> list[str]:
+    return [task.task_id for task in tasks]
+
+
+def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
+    chosen = stand_in((), 5, mounted)
+    assert not chosen.contaminated
+    assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
+    assert sum(len(task.tests) > 1 for task in chosen.tasks) == 2, "40 % of them"
+    assert all(pair.output is not None for task in chosen.tasks for pair in task.tests)
+    assert chosen.describe().startswith("rehearsal on 5 public tasks, 2 of them with several outputs, none of which")
+
+
+def test_tasks_that_the_checkpoint_knows_are_left_out(mounted: Path) -> None:
+    chosen = stand_in(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
+    assert not chosen.contaminated
+    assert names(chosen.tasks) == [task.task_id for task in TRAINING[7:]]
+
+
+def test_demonstrations_that_were_trained_on_count_as_known(mounted: Path) -> None:
+    shown = build_store([TaskEntry.demonstrations_only(task) for task in EVALUATION], 0, 0).training_digests()
+    assert {name[0] for name in names(stand_in(shown, 5, mounted).tasks)} == {"t"}
+
+
+def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> None:
+    chosen = stand_in(lines_of(EVALUATION + TRAINING), 5, mounted)
+    assert chosen.contaminated
+    assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
+    assert chosen.describe().startswith("CONTAMINATED")
+
+
+def test_without_mounted_files_the_package_serves(tmp_path: Path) -> None:
+    pool = list(distinct(public_tasks(tmp_path)))
+    assert len({task.task_id for task in pool}) == len(pool)
+    assert {task.corpus for task in pool} == set(rehearse.CORPORA)
+    chosen = choose(pool, 120)
+    assert sum(len(task.tests) > 1 for task in chosen) == 49
+
+
+@pytest.mark.parametrize(("count", "several"), [(1, 0), (3, 1), (8, 3), (12, 5), (24, 9), (99, 9)])
+def test_the_shape_is_the_evaluation_sets(count: int, several: int) -> None:
+    pool = [*EVALUATION, *TRAINING]
+    chosen = choose(pool, count)
+    assert len(chosen) == min(count, 24)
+    assert len(set(names(tuple(chosen)))) == len(chosen)
+    assert sum(len(task.tests) > 1 for task in chosen) == several
+
+
+def test_a_repeated_task_is_taken_once() -> None:
+    twin = Task("other name", "u", EVALUATION[0].demonstrations, EVALUATION[0].tests)
+    assert list(distinct([*EVALUATION[:2], twin, EVALUATION[1]])) == EVALUATION[:2]

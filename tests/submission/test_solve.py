@@ -1,0 +1,210 @@
+"""The program: what it prints, writes and refuses."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from data_prep.files import InputError, read_json
+from submission import score, solve
+from submission.attempts import draft_submission, read_submission
+from submission.meta import read_meta
+from submission.settings import Settings, add_settings
+from submission.vote import Tally
+from tests.submission.tiny import (
+    QUICK,
+    assert_valid,
+    make_export,
+    task_json,
+    tiny_tasks,
+    write_challenges,
+    write_solutions,
+)
+
+TASKS = tiny_tasks()
+SOON = [*QUICK, "--steps", "1", "--time-budget", "60s", "--precision", "fp32"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    return {
+        "challenges": str(write_challenges(tmp_path / "challenges.json", TASKS)),
+        "checkpoint": str(make_export(tmp_path / "run" / "export")),
+        "out": str(tmp_path / "out" / "submission.json"),
+    }
+
+
+def words(files: dict[str, str], *more: str) -> list[str]:
+    return [word for name, value in files.items() for word in (f"--{name}", value)] + SOON + list(more)
+
+
+def summary(files: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(Path(files["out"]).with_name("submission.summary.json"))
+    return found
+
+
+def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    votes = str(Path(files["out"]).with_name("votes.npz"))
+    assert solve.main(words(files, "--candidates", votes)) == 0
+    out = Path(files["out"])
+    assert_valid(out, TASKS)
+    lines = capsys.readouterr().out.splitlines()
+    facts = summary(files)
+    assert lines[-1] == f"wrote {out}: 3 tasks, 4 outputs, {facts['fallback_attempts']} fallback attempts"
+    assert any(line.startswith("challenges") and "3 tasks, 4 outputs" in line for line in lines)
+    assert "none of its tasks was among the checkpoint's training tasks" in lines
+    assert not any(line.startswith("trouble") for line in lines)
+    assert {"set-up", "adaptation", "prediction", "writing"} == set(facts["seconds"])
+    assert (facts["tasks"], facts["outputs"], facts["processes"]) == (3, 4, 1)
+    assert (facts["adaptation_steps"], facts["device"], facts["precision"]) == (1, "cpu", "fp32")
+    assert facts["checkpoint"] == read_json(Path(files["checkpoint"]) / "export.json")["sha256"]
+    assert 0 <= facts["agreement"] <= 1
+    assert facts["votes"] <= 44
+    assert "scores" not in facts
+    # The stored votes lead to the same attempts.
+    again = draft_submission(TASKS, Tally.load(votes)).submission
+    for task_id, outputs in read_submission(out).items():
+        for one, other in zip(outputs, again[task_id], strict=True):
+            assert [grid.tolist() for grid in one] == [grid.tolist() for grid in other]
+
+
+def test_a_run_folder_is_a_checkpoint_too(files: dict[str, str]) -> None:
+    assert solve.main(words(files | {"checkpoint": str(Path(files["checkpoint"]).parent)})) == 0
+    assert_valid(Path(files["out"]), TASKS)
+
+
+def test_what_the_checkpoint_was_trained_on_is_said(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = make_export(tmp_path / "seen", trained=TASKS[1:2], leak=True)
+    # With known outputs only a task whose test pairs were labels counts.
+    write_challenges(Path(files["challenges"]), TASKS, hidden=False)
+    assert solve.main(words(files | {"checkpoint": str(checkpoint)})) == 0
+    meta = read_meta(files["out"])
+    assert meta is not None
+    assert meta.trained_on == ("b",)
+    assert meta.leak
+    printed = capsys.readouterr().out
+    assert "CONTAMINATED: the checkpoint was trained on 1 of its tasks: b" in printed
+    assert "LEAK" in printed
+    assert summary(files)["contaminated"] == ["b"]
+
+
+def test_known_outputs_are_scored(files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_challenges(Path(files["challenges"]), TASKS, hidden=False)
+    assert solve.main(words(files)) == 0
+    printed = capsys.readouterr().out
+    solutions = write_solutions(tmp_path / "solutions.json", TASKS)
+    assert score.main([files["out"], "--solutions", str(solutions), "--json"]) == 0
+    assert summary(files)["scores"] == orjson.loads(capsys.readouterr().out)
+    assert "of 4 outputs solved" in printed
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_own_tasks_are_shown(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: bool
+) -> None:
+    place = tmp_path / "mine"
+    place.mkdir()
+    for task in TASKS if folder else TASKS[:1]:
+        (place / f"{task.task_id}.json").write_bytes(orjson.dumps(task_json(task, hidden=False)))
+    path = place if folder else place / "a.json"
+    assert solve.main(words(files | {"challenges": str(path)})) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = lines.index("a, test 0")
+    assert lines[shown + 1].split("    ")[0].startswith("input")
+    assert "attempt 1: " in lines[shown + 1]
+    assert lines[shown + 1].rstrip().endswith("output")
+    assert [line.split(" ")[0] for line in lines[shown + 2 :][:3]] == [str(row[0]) for row in TASKS[0].tests[0].input]
+    assert ("b, test 1" in lines) == folder
+    assert lines[-1].startswith("wrote ")
+
+
+def test_mounted_files_are_found(files: dict[str, str], tmp_path: Path) -> None:
+    mount = tmp_path / "input" / "competitions" / "arc-prize"
+    mount.mkdir(parents=True)
+    write_challenges(mount / "arc-agi_test_challenges.json", TASKS)
+    make_export(tmp_path / "input" / "datasets" / "me" / "model")
+    assert solve.main(["--input", str(tmp_path / "input"), "--out", files["out"], *SOON]) == 0
+    assert_valid(Path(files["out"]), TASKS)
+
+
+def test_the_rerun_is_told_from_a_rehearsal(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KAGGLE_IS_COMPETITION_RERUN", "1")
+    assert solve.main(words(files)) == 0
+    assert "the competition rerun, solving" in capsys.readouterr().out.splitlines()[0]
+    # A rehearsal would hand in the wrong tasks.
+    assert solve.main(words(files, "--rehearse")) == 0
+    assert_valid(Path(files["out"]), TASKS)
+
+
+BAD = {
+    "missing challenges": ({"challenges": "nowhere.json"}, "nowhere.json: cannot read"),
+    "missing checkpoint": ({"checkpoint": "nowhere"}, "nowhere: no checkpoint here"),
+    "unwritable output": ({"out": "/proc/no/submission.json"}, "/proc/no: cannot make this folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_input_is_refused(files: dict[str, str], case: str) -> None:
+    changes, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        solve.main(words(files | changes))
+
+
+def test_challenges_without_a_test_are_refused(files: dict[str, str]) -> None:
+    Path(files["challenges"]).write_bytes(orjson.dumps({"a": {"train": task_json(TASKS[0], True)["train"]}}))
+    with pytest.raises(InputError, match="task a: found fields"):
+        solve.main(words(files))
+    assert not Path(files["out"]).exists()
+
+
+def test_a_missing_checkpoint_leaves_fallbacks_but_no_older_file_is_lost(files: dict[str, str]) -> None:
+    out = Path(files["out"])
+    for _ in range(2):
+        with pytest.raises(InputError, match="no checkpoint here"):
+            solve.main(words(files | {"checkpoint": "nowhere"}))
+        assert_valid(out, TASKS)
+    out.write_text("precious")
+    with pytest.raises(InputError, match="no checkpoint here"):
+        solve.main(words(files | {"checkpoint": "nowhere"}))
+    assert out.read_text() == "precious"
+
+
+def test_a_damaged_checkpoint_leaves_fallbacks(files: dict[str, str]) -> None:
+    data = Path(files["checkpoint"]) / "export.safetensors"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(InputError, match="truncated or altered"):
+        solve.main(words(files))
+    assert_valid(Path(files["out"]), TASKS)
+
+
+def test_rehearsing_chooses_its_own_tasks(files: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="expected no --challenges"):
+        solve.main(words(files, "--rehearse", "5"))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--lr=fast", "--lr=nan", "--lr=-1", "--augmentations=-1", "--augmentations=1.5", "--embedding-share=2",
+        "--canvas=small", "--precision=int8", "--time-budget=10", "--rehearse=0", "--typo=1", "--steps=9999999999",
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        solve.main(words(files, option))
+    assert "error: " in capsys.readouterr().err
+
+
+def test_every_setting_is_an_option() -> None:
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    assert Settings.read(parser.parse_args([])) == Settings()
+    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--ranking=x"]
+    wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, ranking="x")
+    assert Settings.read(parser.parse_args(options)) == wanted
