@@ -140,7 +140,7 @@ def test_settings_reach_the_trainer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [0.01, 0.3])
-@pytest.mark.parametrize("step", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("step", [0.7, 5.0])
 @pytest.mark.parametrize("slowdown", [1, 3])
 def test_the_deadline_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, answer: float, slowdown: int

@@ -1,0 +1,134 @@
+"""Solving as the programs that competitors start: several processes, signals, kills, a bare image."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep.files import read_json
+from tests.conftest import REPOSITORY
+from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_task, tiny_tasks, write_challenges
+
+TASKS = tiny_tasks()
+# The packages of Kaggle's image that the code of a submission may import.
+IMAGE = {"torch", "numpy", "accelerate", "orjson", "tqdm", "safetensors", "matplotlib"}
+
+
+def solve_words(folder: Path, *more: str) -> list[str]:
+    challenges = write_challenges(folder / "challenges.json", TASKS)
+    export = make_export(folder / "export")
+    paths = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(folder / "submission.json")]
+    return [*paths, *QUICK, "--precision", "fp32", *more]
+
+
+def torchrun(program: list[str]) -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(port)]
+    return [*launcher, *program]
+
+
+def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_two_processes_solve_together(tmp_path: Path) -> None:
+    done = run(torchrun(["-m", "submission.solve", *solve_words(tmp_path, "--steps", "2", "--time-budget", "90s")]))
+    assert done.returncode == 0, done.stderr
+    assert_valid(tmp_path / "submission.json", TASKS)
+    summary = read_json(tmp_path / "submission.summary.json")
+    assert summary["processes"] == 2
+    assert summary["adaptation_steps"] == 2
+    assert summary["troubles"] == []
+    assert len([line for line in done.stdout.splitlines() if line.startswith("wrote ")]) == 1
+
+
+def test_a_lost_process_leaves_a_valid_file(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--time-budget", "60s")
+    done = run(torchrun([str(REPOSITORY / "tests" / "submission" / "lost_process.py"), *words]))
+    assert done.returncode != 0
+    assert_valid(tmp_path / "submission.json", TASKS)
+
+
+def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "300s")]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("software"):  # the end of the preflight: from now on signals are waited for
+            break
+    process.send_signal(signal.SIGTERM)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert rest.splitlines()[-1].startswith("wrote ")
+    assert_valid(tmp_path / "submission.json", TASKS)
+
+
+@pytest.mark.slow
+def test_the_budget_is_kept_by_the_clock(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = run([sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "12s")])
+    used = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert used < 12 + 10
+    assert_valid(tmp_path / "submission.json", TASKS)
+
+
+def test_a_machine_that_hangs_is_left_in_time(tmp_path: Path) -> None:
+    hanging = (
+        "import sys, threading\n"
+        "from arc_trm.trainer import Trainer\n"
+        "Trainer.train_step = lambda trainer: threading.Event().wait()\n"
+        "from submission import solve\n"
+        f"sys.exit(solve.main({solve_words(tmp_path, '--time-budget', '6s')}))"
+    )
+    done = run([sys.executable, "-c", hanging])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("wrote ")
+    assert "trouble: something hung until the time was over" in done.stdout
+    assert_valid(tmp_path / "submission.json", TASKS)
+
+
+@pytest.mark.slow
+def test_twenty_kills_find_a_valid_file_each_time(tmp_path: Path) -> None:
+    done = run([sys.executable, "-m", "tests.submission.killed", str(tmp_path), "20", "0"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 20
+    assert sum("killed" in line for line in lines) >= 15
+    assert any("with votes" in line for line in lines)
+
+
+def test_kaggles_image_has_all_that_solving_imports(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--steps", "1", "--time-budget", "60s")
+    done = run([sys.executable, "-m", "tests.submission.bare_image", *words])
+    assert done.returncode == 0, done.stderr
+    assert_valid(tmp_path / "submission.json", TASKS)
+    imported = set(done.stdout.splitlines()[-1].removeprefix("imported: ").split())
+    others = imported - set(sys.stdlib_module_names) - {"submission", "arc_trm", "data_prep"}
+    assert {"torch", "numpy"} <= others <= IMAGE
+
+
+@pytest.mark.slow
+def test_as_many_tasks_as_the_competition_has(tmp_path: Path) -> None:
+    """240 tasks, 40.8 % of them with two outputs, on two processes."""
+    rng = np.random.default_rng(0)
+    tasks = [tiny_task(f"{i:08x}", rng, tests=1 + (i % 5 in (0, 2)), side=3 + i % 23) for i in range(240)]
+    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--time-budget", "150s")
+    write_challenges(tmp_path / "challenges.json", tasks)
+    done = run(torchrun(["-m", "submission.solve", *words]))
+    assert done.returncode == 0, done.stderr
+    assert_valid(tmp_path / "submission.json", tasks)
+    assert read_json(tmp_path / "submission.summary.json")["processes"] == 2
