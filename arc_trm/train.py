@@ -123,7 +123,8 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
     line = run.begin(trainer, start, data.naming, facts["data_digest"], data.facts)
     if accelerator.is_main_process:
-        print(line, file=sys.stderr)
+        # Launchers have been seen to start one process where two were asked for.
+        print(f"{line}: {circumstances(trainer)}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
     store, log_settings = data.store, config.log
     evaluate = (
@@ -139,6 +140,13 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     scores = log.scores if log.evaluated(trainer.step) else {}
     figures = [f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES]
     return ", ".join([f"wrote {out / 'export'}: {trainer.step} steps", reason, *figures])
+
+
+def circumstances(trainer: Trainer) -> str:
+    """How many processes there are, on what, and in which arithmetic."""
+    count = trainer.accelerator.num_processes
+    arithmetic = str(trainer.dtype).removeprefix("torch.")
+    return f"{count} process{'es' if count > 1 else ''} on {trainer.accelerator.device.type}, {arithmetic}"
 
 
 if __name__ == "__main__":

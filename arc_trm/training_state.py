@@ -103,7 +103,8 @@ def _load_moments(trainer: "Trainer", moments: Tensors) -> None:
     state: dict[int, Tensors] = {}
     for key, value in moments.items():
         kind, name = key.split("/", 1)
-        state.setdefault(index[name], {})[kind] = value
+        # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
+        state.setdefault(index[name], {})[kind] = value.clone()
     groups = trainer.optimiser.state_dict()["param_groups"]
     trainer.optimiser.load_state_dict({"state": state, "param_groups": groups})
 

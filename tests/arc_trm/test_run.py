@@ -1,5 +1,6 @@
 """A run on disk: what it reports, how it stops, what it refuses, and that resuming changes nothing."""
 
+import gc
 import os
 import shutil
 import signal
@@ -507,3 +508,12 @@ def test_a_tracker_that_is_not_installed_is_done_without(tmp_path: Path, capsys:
 def test_a_tracker_that_nobody_knows_is_refused_with_the_names_of_those_one_may_use(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"log\.track: found 'wanbd', expected none or one of .*tensorboard.*wandb"):
         run.make_accelerator("wanbd", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells what is mapped on Linux alone")
+def test_a_resumed_run_holds_no_file_of_its_checkpoint(tmp_path: Path) -> None:
+    go(tmp_path)
+    trainer, _ = start(tmp_path, resume=True)
+    gc.collect()
+    assert trainer.step == 20
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
