@@ -16,6 +16,7 @@ from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, write_submission
 from submission.meta import SubmissionMeta, meta_path, write_meta
 from submission.ranking import find_ranking
+from submission.views import Views, write_views
 from submission.vote import Counted, Output, Tally, outputs_of
 
 
@@ -40,16 +41,24 @@ class Desk:
     out: Path
     candidates: Path | None = None
     ranking: str = "count"
+    second_ranking: str | None = None
     writes: bool = True
     meta: SubmissionMeta | None = None
+    views: Views | None = None  # what the puzzle numbers among the candidates mean
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
     def __post_init__(self) -> None:
         """Start without votes; raises InputError for an unknown ranking."""
-        find_ranking(self.ranking)
+        for ranking in self.rankings:
+            find_ranking(ranking)
         self.tally = SharedTally(outputs_of(self.tasks))
+
+    @property
+    def rankings(self) -> tuple[str, ...]:
+        """The names of the rankings in use."""
+        return (self.ranking,) if self.second_ranking is None else (self.ranking, self.second_ranking)
 
     def open(self) -> None:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
@@ -78,13 +87,15 @@ class Desk:
         if not self.writes:
             return
         with self.tally.lock, self.tolerated("writing; the last good file stays"):
-            draft = draft_submission(self.tasks, self.tally, self.ranking)
+            draft = draft_submission(self.tasks, self.tally, self.ranking, self.second_ranking)
             write_submission(self.out, draft.submission)
             self.written = draft
             if self.meta is not None:
                 write_meta(self.out, self.meta)
             if self.candidates is not None:
                 self.tally.save(self.candidates)
+                if self.views is not None:
+                    write_views(self.candidates, self.views)
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
@@ -104,13 +115,10 @@ class Desk:
 
     @property
     def agreement(self) -> float:
-        """Mean share of the votes that the leading candidate of an output has, over outputs with votes."""
-        shares = []
-        for output in range(len(self.tally.outputs)):
-            leading = self.tally.candidates(output, self.ranking, limit=1)
-            if leading:
-                shares.append(leading[0].votes / self.tally.total(output))
-        return sum(shares) / len(shares) if shares else 0.0
+        """Mean share of the votes that the candidate with most of them has, over outputs with votes."""
+        ballots = [self.tally.ballot(output).votes for output in range(len(self.tally.outputs))]
+        shares = [votes.max() / votes.sum() for votes in ballots if len(votes)]
+        return float(np.mean(shares)) if shares else 0.0
 
     @property
     def votes(self) -> int:

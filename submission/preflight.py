@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 
+from data_prep.files import InputError
 from data_prep.tasks import Task
+from submission.adapt import agreed_values
 from submission.plan import TimePlan, duration_text
+from submission.settings import Settings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
@@ -90,6 +94,35 @@ def own_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+def usable_arithmetic() -> list[Arithmetic]:
+    """What the devices of this process can do; a GPU on which nothing works gives way to the CPU.
+
+    Raises InputError where that is one process among several.
+    """
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    own = own_device()
+    count = torch.cuda.device_count() if alone and own.type == "cuda" else 0
+    others = [torch.device("cuda", i) for i in range(count) if i != own.index]
+    found = [try_arithmetic(device) for device in (own, *others)]
+    if found[0].works:
+        return found
+    reason = next(iter(found[0].failures.values()), "")
+    if not alone:
+        raise InputError(f"{own}: no operation works there ({reason}); start fewer processes, or one on the CPU")
+    print(f"note: {own} is there but does not work ({reason}); using the CPU", file=sys.stderr)
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    return [try_arithmetic(torch.device("cpu")), *found]
+
+
+def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelerator: Accelerator) -> str:
+    """The precision asked for, or the best that works; the main process's choice in all processes."""
+    if settings.precision != "auto":
+        return settings.precision
+    names = ("fp32", "bf16", "fp16")
+    [number] = agreed_values([float(names.index(arithmetics[0].precision))], accelerator)
+    return names[int(number)]
 
 
 # The table ------------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """One run of solving: adapt an exported model, let its answers vote in passes, keep the file up to date."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -23,16 +20,21 @@ from data_prep.overlap import trained_on
 from data_prep.store import ArcStore, TaskEntry, build_store
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
 from submission.desk import Desk
+from submission.likelihood import Judge
 from submission.meta import SubmissionMeta
 from submission.plan import TimePlan
 from submission.predict import Voter
-from submission.preflight import Arithmetic, own_device, table, try_arithmetic
+from submission.preflight import chosen_precision, table, usable_arithmetic
+from submission.ranking import WANT_LIKELIHOOD
 from submission.settings import Settings
+from submission.views import Views
 from submission.vote import Output
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 # Puzzles of a task in the largest pass: the file is written anew at least this often.
 LARGEST_PASS = 32
+# Puzzles of a task that weigh its candidates where a ranking wants it.
+JUDGES = 8
 # The early pass, half-way through the adaptation, may take at most this share of the whole time.
 EARLY_SHARE = 0.02
 # Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
@@ -106,12 +108,13 @@ class Session:
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         windows = self.trainer.config.train.canvas != "full"
         batch = settings.predict_batch or PREDICT_BATCHES[accelerator.device.type] * accelerator.num_processes
+        self.desk.views = Views.of(self.store)
         asked = asked_outputs(self.store, self.desk.tally.outputs)
         self.voter = Voter(self.store, asked, batch, accelerator, windows)
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
         groups = self.store.puzzle_groups[self.rows.puzzles]
         self.order = self.rows.puzzles - self.store.group_puzzles[groups]
-        self.plan.prediction_work = self.tokens(self.rows)
+        self.plan.prediction_work = self.tokens(self.rows) + self.judging_work
         self.plan.first_pass = self.tokens(self.rows_of(slice(0, 1))) / self.plan.prediction_work
         self.pace = Pace(self.plan, settings, accelerator, self.judge_speed)
 
@@ -168,20 +171,47 @@ class Session:
     def predict(self) -> bool:
         """Pass after pass, until all puzzles have voted or the time is over; whether all have."""
         for part in passes(int(self.order.max()) + 1):
-            if self.ends(self.plan.prediction_end) or not self.vote(part, self.plan.prediction_end):
+            # Weighing candidates comes last, and its time is kept for it.
+            end = self.plan.prediction_end - 1.2 * self.judging_work * (self.plan.seconds_per_token or 0.0)
+            if self.ends(end) or not self.vote(part, end):
+                self.judge()
                 return False
+        self.judge()
         return True
 
-    def vote(self, part: slice, end: float) -> bool:
-        """One pass, and the file written anew; False when it had to end early."""
-        rows = self.rows_of(part)
-        began = last = self.plan.now()
+    @property
+    def judges(self) -> int:
+        """Puzzles of a task that weigh its candidates."""
+        wanted = bool(WANT_LIKELIHOOD & set(self.desk.rankings))
+        return self.settings.judges or (JUDGES if wanted else 0)
+
+    @property
+    def judging_work(self) -> float:
+        """Tokens to be answered for weighing the candidates."""
+        return self.tokens(self.rows_of(slice(0, self.judges)))
+
+    def judge(self) -> None:
+        """Let the model say how likely it finds the leading candidates, where a ranking wants to know."""
+        if self.judges and not self.ends(self.plan.prediction_end):
+            judge = Judge(self.store, self.voter.asked, self.voter.batch_size, self.accelerator, self.judges)
+            judge.measure(self.trainer.predictor(), self.desk.tally, self.stopwatch(self.plan.prediction_end))
+            self.desk.write()
+
+    def stopwatch(self, end: float) -> Callable[[], bool]:
+        """What says, after every batch and to all processes alike, whether the next one would end too late."""
+        last = self.plan.now()
 
         def over() -> bool:
             nonlocal last
             batch, last = self.plan.now() - last, self.plan.now()
             return agreed(self.trainer, self.stop() or self.plan.left(end) < batch)
 
+        return over
+
+    def vote(self, part: slice, end: float) -> bool:
+        """One pass, and the file written anew; False when it had to end early."""
+        rows = self.rows_of(part)
+        began, over = self.plan.now(), self.stopwatch(end)
         quiet = None if self.accelerator.is_main_process else True
         with tqdm(total=len(rows), unit="row", desc=f"votes of {part.stop}", disable=quiet, leave=False) as bar:
             complete = self.voter.vote(self.trainer.predictor(), rows, self.desk.tally, bar.update, over)
@@ -237,32 +267,3 @@ def meta_of(desk: Desk, export: Export) -> SubmissionMeta:
     seen = set(trained_on(desk.tasks, export.training_tasks).tests)
     names = tuple(task.task_id for task in desk.tasks if task.name in seen)
     return SubmissionMeta(export.facts["sha256"], bool(export.facts.get("leak")), names)
-
-
-def usable_arithmetic() -> list[Arithmetic]:
-    """What the devices of this process can do; a GPU on which nothing works gives way to the CPU.
-
-    Raises InputError where that is one process among several.
-    """
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    own = own_device()
-    count = torch.cuda.device_count() if alone and own.type == "cuda" else 0
-    others = [torch.device("cuda", i) for i in range(count) if i != own.index]
-    found = [try_arithmetic(device) for device in (own, *others)]
-    if found[0].works:
-        return found
-    reason = next(iter(found[0].failures.values()), "")
-    if not alone:
-        raise InputError(f"{own}: no operation works there ({reason}); start fewer processes, or one on the CPU")
-    print(f"note: {own} is there but does not work ({reason}); using the CPU", file=sys.stderr)
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    return [try_arithmetic(torch.device("cpu")), *found]
-
-
-def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelerator: Accelerator) -> str:
-    """The precision asked for, or the best that works; the main process's choice in all processes."""
-    if settings.precision != "auto":
-        return settings.precision
-    names = ("fp32", "bf16", "fp16")
-    [number] = agreed_values([float(names.index(arithmetics[0].precision))], accelerator)
-    return names[int(number)]

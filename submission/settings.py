@@ -66,7 +66,9 @@ class Settings:
     canvas: str = _option("sizes", ("sizes", "full"), "small canvases for small tasks, or always the full one")
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
-    ranking: str = _option("count", str, "which candidates go first")
+    ranking: str = _option("count", str, "which candidate becomes attempt 1")
+    second_ranking: str = _option("", str, "which candidate becomes attempt 2, if by another ranking")
+    judges: int = _option(0, whole, "puzzles of a task that weigh its candidates; 0: 8 where a ranking wants it")
     seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
 
     @classmethod

@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with plan.phase("set-up"):
         checkpoint = arguments.checkpoint or find_export(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoint)
-        desk = Desk(tasks, arguments.out, arguments.candidates, settings.ranking, writes=is_first_process())
+        rankings = (settings.ranking, settings.second_ranking or None)
+        desk = Desk(tasks, arguments.out, arguments.candidates, *rankings, writes=is_first_process())
         # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
         if holds_export(checkpoint) or not arguments.out.exists():
             desk.open()
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from submission.session import solve
         solve(desk, checkpoint, settings, plan, facts)
         if desk.written is not None and are_own(arguments.challenges):
-            print(show_answers(desk.tasks, desk.written.submission, desk.tally, desk.ranking) + "\n")
+            print(show_answers(desk.tasks, desk.written.submission, desk.tally) + "\n")
         report(desk, plan, facts, summary)
     return int(facts.get("status", 0))
 

@@ -1,8 +1,11 @@
+"""What the machine can do, found by doing it, and the table that says so."""
+
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_prep.files import InputError
 from submission import preflight
 from submission.plan import TimePlan
 from submission.preflight import Arithmetic, available_memory, own_device, table, try_arithmetic
@@ -65,3 +68,18 @@ def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
 
 def test_memory_is_read() -> None:
     assert available_memory() > 10_000_000
+
+
+def test_a_device_on_which_nothing_works_gives_way_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "own_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "")
+    found = preflight.usable_arithmetic()
+    assert [str(arithmetic.device) for arithmetic in found] == ["cpu", "cuda:0"]
+    assert found[0].works
+    assert not found[1].works
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="no operation works there"):
+        preflight.usable_arithmetic()

@@ -1,3 +1,5 @@
+"""The stand-in for the competition's tasks."""
+
 from pathlib import Path
 
 import numpy as np

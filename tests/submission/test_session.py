@@ -15,8 +15,6 @@ from arc_trm.evaluate import Predictor
 from arc_trm.run import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import store as store_module
-from data_prep.files import InputError
-from submission import session as session_module
 from submission.attempts import read_submission
 from submission.desk import Desk
 from submission.plan import TimePlan
@@ -282,18 +280,3 @@ def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypat
     ]
     assert [session.desk.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
     assert_valid(session.desk.out, TASKS)
-
-
-def test_a_device_on_which_nothing_works_gives_way_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "own_device", lambda: torch.device("cuda", 0))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "")
-    found = session_module.usable_arithmetic()
-    assert [str(arithmetic.device) for arithmetic in found] == ["cpu", "cuda:0"]
-    assert found[0].works
-    assert not found[1].works
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="no operation works there"):
-        session_module.usable_arithmetic()

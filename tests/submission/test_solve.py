@@ -12,6 +12,7 @@ from submission import score, solve
 from submission.attempts import draft_submission, read_submission
 from submission.meta import read_meta
 from submission.settings import Settings, add_settings
+from submission.views import read_views
 from submission.vote import Tally
 from tests.submission.tiny import (
     QUICK,
@@ -68,6 +69,19 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
     for task_id, outputs in read_submission(out).items():
         for one, other in zip(outputs, again[task_id], strict=True):
             assert [grid.tolist() for grid in one] == [grid.tolist() for grid in other]
+
+
+def test_rankings_that_want_a_likelihood_get_it(files: dict[str, str]) -> None:
+    votes = str(Path(files["out"]).with_name("votes.npz"))
+    more = ["--ranking", "likelihood", "--second-ranking", "halting", "--judges", "2", "--candidates", votes]
+    assert solve.main(words(files, *more)) == 0
+    tally, views = Tally.load(votes), read_views(votes)
+    assert tally.measured
+    assert views is not None
+    assert len(views.dihedrals) == 33, "11 puzzles of every task"
+    wanted = draft_submission(TASKS, tally, "likelihood", "halting").submission
+    for task_id, outputs in read_submission(files["out"]).items():
+        assert [a.attempt_1.tolist() for a in outputs] == [a.attempt_1.tolist() for a in wanted[task_id]]
 
 
 def test_a_run_folder_is_a_checkpoint_too(files: dict[str, str]) -> None:
