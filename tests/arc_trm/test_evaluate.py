@@ -1,0 +1,194 @@
+"""Prediction and evaluation: every row answered once, by the averaged weights, in pieces that fit the memory."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+
+from arc_trm.batches import ArcBatches, Batch
+from arc_trm.config import LogConfig
+from arc_trm.evaluate import MemoryLimit, Predictor, predict
+from arc_trm.sampler import evaluation_rows
+from arc_trm.trainer import Part, Trainer
+from data_prep.store import ArcStore, TaskEntry, build_store
+from submission.evaluation import PASSES, arc_evaluation
+from tests.arc_trm.arc_stores import random_task
+from tests.arc_trm.training import TINY, ToySource, identical, lively_model, losses, tiny_trainer, with_settings
+
+WINDOW = 11
+ARC = with_settings(
+    TINY,
+    model={"vocab_size": 12, "seq_len": 900, "latent_steps": 1, "deep_steps": 1},
+    halting={"max_supervision_steps": 2},
+    train={"canvas": "sizes", "steps": 3},
+)
+
+
+def small_store() -> ArcStore:
+    """Three scored tasks with 1, 2 and 1 tests of small grids, and one that only trains."""
+    rng = np.random.default_rng(2)
+    pair = ((3, 5), (2, 7))
+    tasks = [random_task(rng, f"t{number}", [pair, pair], [pair] * tests) for number, tests in enumerate((1, 2, 1, 1))]
+    entries = [*map(TaskEntry.demonstrations_only, tasks[:3]), TaskEntry.all_pairs(tasks[3])]
+    return build_store(entries, 6, seed=3)
+
+
+def arc_trainer() -> Trainer:
+    store = small_store()
+    source = ToySource(5, WINDOW, vocab_size=12, num_puzzles=len(store.puzzle_groups))
+    return Trainer(ARC, [Part(source, 8)], Accelerator(cpu=True), 3, lively_model(ARC).double())
+
+
+def some_batch() -> Batch:
+    return ToySource(1).offer(0, slice(0, 7))
+
+
+def test_an_answer_is_that_of_the_last_supervision_step() -> None:
+    trainer = tiny_trainer(double=True)
+    losses(trainer, 3)
+    batch = some_batch()
+    tokens, halting = trainer.predictor().answer(batch)
+    state = trainer.model.initial_state(7, 25, torch.float64)
+    with torch.no_grad():
+        for _ in range(TINY.halting.max_supervision_steps):
+            output = trainer.model(state, batch.inputs, trainer.embedding.table[batch.puzzle_ids])
+            state = output.state
+    assert torch.equal(tokens.long(), output.logits.argmax(-1))
+    torch.testing.assert_close(halting, output.halt_logits.sigmoid())
+    assert tokens.dtype == torch.uint8
+    assert not halting.requires_grad
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 24, 31])
+def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
+    store, trainer = small_store(), arc_trainer()
+    rows = evaluation_rows(store, augmentations=6)
+    assert len(rows) == 24
+    batches = ArcBatches(store, "cpu", WINDOW)
+    answers = list(predict(trainer.predictor(), batches, rows, batch_size, trainer.accelerator))
+    for name in ("puzzles", "pairs"):
+        together = np.concatenate([getattr(part.rows, name) for part in answers])
+        assert np.array_equal(together, getattr(rows, name))
+    tokens, halting = trainer.predictor().answer(batches.make(rows))
+    assert np.array_equal(np.concatenate([part.tokens for part in answers]), tokens.numpy())
+    np.testing.assert_allclose(np.concatenate([part.halting for part in answers]), halting.numpy(), rtol=1e-6)
+
+
+@dataclass(frozen=True)
+class Narrow(Predictor):
+    """A predictor that memory allows two rows at once."""
+
+    def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(batch.inputs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().answer(batch)
+
+
+def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = tiny_trainer(double=True).predictor()
+    narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    limit = MemoryLimit(7)
+    tokens, halting = limit.answer(narrow, some_batch())
+    expected = plain.answer(some_batch())
+    assert torch.equal(tokens, expected[0])
+    torch.testing.assert_close(halting, expected[1])
+    assert limit.at_once == 2
+    notes = capsys.readouterr().err.splitlines()
+    assert notes == [f"note: out of memory, going on with {rows} rows at once" for rows in (4, 2)]
+
+
+def test_memory_for_not_even_one_row_is_an_error() -> None:
+    @dataclass(frozen=True)
+    class Impossible(Predictor):
+        def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    plain = tiny_trainer().predictor()
+    impossible = Impossible(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    with pytest.raises(torch.OutOfMemoryError):
+        MemoryLimit(5).answer(impossible, some_batch())
+
+
+# The competition's score while training -----------------------------------------------------------------------------
+
+LOG = LogConfig(evaluation_augmentations=2, evaluation_batch=3)
+
+
+def test_an_evaluation_has_the_three_scores_and_every_pass() -> None:
+    evaluate = arc_evaluation(small_store(), LOG)
+    assert evaluate is not None
+    scores = evaluate(arc_trainer())
+    names = ["outputs", "task_mean", "tasks", *(f"pass@{k}" for k in PASSES)]
+    assert list(scores) == [f"evaluation/{name}" for name in names]
+    assert PASSES == (1, 2, 5, 10, 100, 1000)
+    assert all(0 <= score <= 1 for score in scores.values())
+
+
+def test_an_evaluation_judges_the_averaged_weights_and_puts_the_others_back() -> None:
+    trainer, seen = arc_trainer(), []
+    losses(trainer, 3)
+    weights = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+    assert trainer.ema is not None
+    averages = [average.clone() for average in trainer.ema.averages]
+
+    def looked_at(*arguments: torch.Tensor) -> object:
+        seen.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+        return trainer.model(*arguments)
+
+    trainer.running = looked_at  # type: ignore[assignment]
+    evaluate = arc_evaluation(small_store(), LOG)
+    assert evaluate is not None
+    evaluate(trainer)
+    assert seen
+    assert all(map(identical, seen[0], averages))
+    assert all(map(identical, (parameter.detach() for parameter in trainer.model.parameters()), weights))
+
+
+def test_an_evaluation_that_is_to_stop_has_no_scores() -> None:
+    trainer = arc_trainer()
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == 2
+
+    trainer.should_stop = stop
+    evaluate = arc_evaluation(small_store(), LOG)
+    assert evaluate is not None
+    assert evaluate(trainer) == {}
+    assert len(asked) == 2
+
+
+def test_nothing_scored_is_nothing_to_evaluate() -> None:
+    rng = np.random.default_rng(2)
+    task = random_task(rng, "t", [((3, 5), (2, 7))], [((3, 5), None)])
+    assert arc_evaluation(build_store([TaskEntry.all_pairs(task)], 3, seed=1), LOG) is None
+    assert arc_evaluation(build_store([TaskEntry.demonstrations_only(task)], 3, seed=1), LOG) is None
+
+
+def test_the_perfect_model_solves_everything() -> None:
+    """Votes, inversion and scores hang together: a model that answers right under every augmentation scores 1."""
+    store, trainer = small_store(), arc_trainer()
+    shown = ArcBatches(store, "cpu", WINDOW)
+    everything = shown.make(evaluation_rows(store, augmentations=None))
+    known = {
+        (puzzle, inputs.numpy().tobytes()): labels
+        for puzzle, inputs, labels in zip(
+            everything.puzzle_ids.tolist(), everything.inputs, everything.labels, strict=True
+        )
+    }
+
+    @dataclass(frozen=True)
+    class Perfect(Predictor):
+        def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            keys = zip(batch.puzzle_ids.tolist(), batch.inputs, strict=True)
+            labels = torch.stack([known[puzzle, inputs.numpy().tobytes()] for puzzle, inputs in keys])
+            return labels.clamp(min=0).to(torch.uint8), torch.ones(len(labels))
+
+    plain = trainer.predictor()
+    trainer.predictor = lambda: Perfect(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
+    evaluate = arc_evaluation(store, replace(LOG, evaluation_augmentations=7))
+    assert evaluate is not None
+    assert set(evaluate(trainer).values()) == {1.0}
