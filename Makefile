@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Words for the program that a target runs, as in: make test ARGS="tests/test_imports.py -n 0"
 ARGS ?=
+# The run folder or export that is rehearsed with and packed.
+CHECKPOINT ?= runs/arc2
 
 SHELL := bash
 .SHELLFLAGS := -e -u -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench rehearse package push submit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,8 +33,20 @@ lint: install ## check style, format and types
 bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
+rehearse: install ## solve and score public tasks that CHECKPOINT has not seen: rehearsal/
+	$(BIN)/python -m submission.solve --rehearse --checkpoint $(CHECKPOINT) --out rehearsal/submission.json $(ARGS)
+
+package: install ## pack CHECKPOINT and this program for a notebook without internet: bundle/
+	$(BIN)/python -m submission.package --checkpoint $(CHECKPOINT) $(ARGS)
+
+push: install ## upload bundle/ to Kaggle, run its notebook there, fetch what it made
+	$(BIN)/python -m submission.kaggle push $(ARGS)
+
+submit: install ## hand the pushed notebook in for the scored rerun, one try a day
+	$(BIN)/python -m submission.kaggle submit $(ARGS)
+
 clean: ## remove the environment, caches and the demo's output; datasets and runs stay
-	rm -rf $(VENV) build dist demo bundle *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist demo bundle rehearsal *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an installation that was interrupted is done again.

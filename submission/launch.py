@@ -1,0 +1,196 @@
+"""Solve inside a Kaggle notebook: as many processes as there are GPUs that work, all the time there is, a checked file.
+
+    python -m submission.launch [--time-budget 11h30m] [--rehearsal-budget 20m] [any option of submission.solve]
+
+In the competition's rerun the hidden tasks get the whole time budget. Otherwise the visible test file gets the
+rehearsal budget, and so does a rehearsal: public tasks that the checkpoint has not seen, solved and scored. Challenges
+and checkpoint are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Words in
+ARC_TRM_OPTIONS are added to the options.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from data_prep.files import InputError, run_program, write_atomic
+from data_prep.folder import MANIFEST
+from submission import score
+from submission.bundle import read_bundle
+from submission.mounts import find_challenges, is_rerun
+from submission.plan import duration, duration_text
+from submission.settings import whole
+
+ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
+OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
+# A program that hangs beyond its own end, which it watches itself, is ended this many seconds later.
+PATIENCE = 60.0
+PROBE_SECONDS = 300.0
+PROBE = "from submission.launch import print_working_gpus; print_working_gpus()"
+STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
+
+# Runs a command with further environment variables for so many seconds at most; returns its status.
+Runner = Callable[[Sequence[str], Mapping[str, str], float], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Solve, check, rehearse; the status of solving."""
+    words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
+    arguments, options = parser().parse_known_args(words)
+    root: Path = arguments.root
+    note_bundle(root)
+    gpus = working_gpus()
+    print(f"{'rerun' if is_rerun() else 'not the rerun'}, {len(gpus)} GPUs that work", flush=True)
+    launch = Launch(gpus, ["--input", str(root / "input"), *options])
+    out = root / "working" / "submission.json"
+    status = launch.solve(out, arguments.time_budget if is_rerun() else arguments.rehearsal_budget)
+    score.main([str(out), "--check", "--challenges", str(find_challenges(root / "input"))])
+    if not is_rerun() and arguments.rehearsal_tasks:
+        rehearsal = root / "working" / "rehearsal" / "submission.json"
+        launch.solve(rehearsal, arguments.rehearsal_budget, ["--rehearse", str(arguments.rehearsal_tasks)])
+    return status
+
+
+def note_bundle(root: Path) -> None:
+    """Write the digest of the mounted bundle to ROOT/working/bundle.json: which one made this output."""
+    for manifest in sorted((root / "input").rglob(MANIFEST)):
+        try:
+            bundle = read_bundle(manifest.parent)
+        except InputError as error:
+            print(f"note: {error}", flush=True)
+            continue
+        found = {"bundle": bundle.digest, **bundle.manifest}
+        write_atomic(root / "working" / "bundle.json", orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        print(f"bundle {bundle.digest[:12]} in {bundle.folder}", flush=True)
+
+
+# Processes ------------------------------------------------------------------------------------------------
+
+
+def working_gpus() -> tuple[int, ...]:
+    """The GPUs on which a real operation works, tried in another process, which alone then holds their memory."""
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=PROBE_SECONDS
+        )
+        return tuple(map(int, probe.stdout.split()))
+    except (subprocess.SubprocessError, ValueError, OSError) as error:
+        print(f"note: GPUs could not be tried ({error}), using the CPU", flush=True)
+        return ()
+
+
+def print_working_gpus() -> None:
+    """Print the numbers of the GPUs that work."""
+    # Here, because the notebook's own process needs no torch.
+    import torch
+
+    from submission.preflight import own_device, try_arithmetic
+
+    count = torch.cuda.device_count() if own_device().type == "cuda" else 0
+    print(*(i for i in range(count) if try_arithmetic(torch.device("cuda", i)).works))
+
+
+def command(gpus: Sequence[int]) -> tuple[list[str], dict[str, str]]:
+    """How to start submission.solve on these GPUs (none: on the CPU): the words, and environment variables."""
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "PYTHONUNBUFFERED": "1"}
+    if len(gpus) < 2:
+        return [sys.executable, "-m", "submission.solve"], environment
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--num_processes", str(len(gpus))]
+    settings = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    return [sys.executable, "-m", *launcher, *settings, "-m", "submission.solve"], environment
+
+
+def run_aloud(words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+    """Run a command and print what it says line by line (a notebook shows that; and progress bars stay quiet).
+
+    After `seconds`, or when this process is interrupted, the command and all it started are ended.
+    """
+    with subprocess.Popen(
+        words,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        timer = threading.Timer(seconds, end, (process, signal.SIGKILL))
+        timer.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+            return process.wait()
+        finally:
+            timer.cancel()
+            end(process, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to the process and all it started, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Starts submission.solve, and starts it again where several processes fail early."""
+
+    gpus: Sequence[int]
+    options: Sequence[str]
+    run: Runner = run_aloud
+    now: Callable[[], float] = field(default=time.monotonic)
+
+    def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
+        """Solve within `budget` seconds; the status.
+
+        Several processes end together when one of their GPUs is lost. In the first half of the time they have hardly
+        voted yet, so one process has another try with the rest; a file that it leaves takes the first one's place.
+        """
+        began = self.now()
+        status = self._start(self.gpus, out, budget, options)
+        left = budget - (self.now() - began)
+        if status in (0, *STOPPED) or len(self.gpus) < 2 or left < budget / 2:
+            return status
+        print(f"note: {len(self.gpus)} processes failed with status {status}; trying one", flush=True)
+        second = out.parent / "again" / out.name
+        again = self._start(self.gpus[:1], second, left, options)
+        if again == 0:
+            write_atomic(out, second.read_bytes())
+        return again
+
+    def _start(self, gpus: Sequence[int], out: Path, budget: float, options: Sequence[str]) -> int:
+        words, environment = command(gpus)
+        chosen = ["--out", str(out), "--time-budget", f"{budget:.3f}s"]
+        print(f"solving for {duration_text(budget)}, processes: {max(1, len(gpus))}, {out}", flush=True)
+        return self.run([*words, *self.options, *options, *chosen], environment, budget + PATIENCE)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; what it does not know goes to submission.solve."""
+    made = argparse.ArgumentParser(
+        prog="python -m submission.launch",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
+    add("--root", metavar="DIR", type=Path, default=root, help="holds input/ and working/ (/kaggle)")
+    add("--time-budget", metavar="TIME", type=duration, default=duration("11h30m"), help="in the rerun (11h30m)")
+    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
+    add("--rehearsal-tasks", metavar="N", type=whole, default=120, help="public tasks to rehearse on (120); 0: none")
+    return made
+
+
+if __name__ == "__main__":
+    run_program(main)

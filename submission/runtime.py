@@ -1,0 +1,121 @@
+"""What a submission may import: the standard library, this project, and what Kaggle's image brings.
+
+Kaggle's notebooks run without internet, so a missing package costs the day's submission. The imports are walked from
+the programs that run there, before anything is uploaded.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Kaggle's image of 2026: the versions of the packages that a submission may use.
+IMAGE = {
+    "python": "3.12",
+    "accelerate": "1.13",
+    "matplotlib": "3.10",
+    "numpy": "2.0",
+    "orjson": "3.11",
+    "safetensors": "0.7",
+    "torch": "2.10",
+    "tqdm": "4.67",
+}
+PROGRAMS = ("submission.launch", "submission.solve", "submission.score")
+PACKAGES = ("arc_trm", "data_prep", "submission")
+# Imported inside functions that no submission calls.
+NEVER_REACHED = {"pooch": "downloads ConceptARC"}
+
+
+@dataclass(frozen=True, order=True)
+class Import:
+    """A module from outside the project, and the project's module that imports it."""
+
+    name: str  # top-level name
+    importer: str
+    at_load: bool  # as soon as the importer is imported, not only when a function is called
+
+
+def source_file(root: Path, module: str) -> Path | None:
+    """The file of one of the project's modules below `root`, None where there is no such module."""
+    path = root.joinpath(*module.split("."))
+    places = (path.with_suffix(".py"), path / "__init__.py")
+    return next((place for place in places if place.is_file()), None)
+
+
+def outside_imports(root: Path, programs: Sequence[str] = PROGRAMS) -> list[Import]:
+    """All imports from outside project and standard library that the programs can reach, sorted.
+
+    `root` holds the project's packages. Raises ValueError for a program that is not there.
+    """
+    found: set[Import] = set()
+    seen: set[str] = set()
+    waiting = list(programs)
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        path = source_file(root, module)
+        if path is None:
+            raise ValueError(f"no module {module} in {root}")
+        waiting.append(module.rpartition(".")[0] or module)
+        for name, at_load in _imports(ast.parse(path.read_text(encoding="utf-8"), str(path)).body):
+            if source_file(root, name):
+                waiting.append(name)
+            elif name.split(".")[0] not in {*sys.stdlib_module_names, *PACKAGES}:
+                found.add(Import(name.split(".")[0], module, at_load))
+    return sorted(found)
+
+
+def _imports(nodes: Sequence[ast.AST], at_load: bool = True) -> Iterator[tuple[str, bool]]:
+    """(module, whether it is imported at load) of every import; names imported from a package are tried as modules."""
+    for node in nodes:
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, at_load) for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from ((name, at_load) for name in (module, *(f"{module}.{alias.name}" for alias in names)))
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=others):
+                yield from _imports(others, at_load)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from _imports(list(ast.iter_child_nodes(node)), False)
+            case _:
+                yield from _imports(list(ast.iter_child_nodes(node)), at_load)
+
+
+def problems(imports: Sequence[Import], requirements: Mapping[str, str]) -> list[str]:
+    """A line for every import that Kaggle's image cannot satisfy.
+
+    `requirements` has the project's version ranges by package name, such as ">=2.10,<3".
+    """
+    lines = []
+    for item in imports:
+        if item.name in IMAGE:
+            if not admits(requirements.get(item.name, ""), IMAGE[item.name]):
+                wanted = requirements[item.name]
+                lines.append(f"{item.importer}: needs {item.name} {wanted}, Kaggle's image has {IMAGE[item.name]}")
+        elif item.at_load or item.name not in NEVER_REACHED:
+            lines.append(f"{item.importer}: imports {item.name}, which Kaggle's image lacks")
+    return sorted(set(lines))
+
+
+def admits(bounds: str, version: str) -> bool:
+    """Whether a range of `>=` and `<` bounds admits a version; raises ValueError for bounds of another kind."""
+    for bound in filter(None, map(str.strip, bounds.split(","))):
+        match = re.fullmatch(r"(>=|<)\s*([\d.]+)", bound)
+        if match is None:
+            raise ValueError(f"bound {bound!r}, expected >= or < and a version")
+        least, found = _numbers(match[2]), _numbers(version)
+        if (found >= least) != (match[1] == ">="):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """2.0 and 2 are the same version."""
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

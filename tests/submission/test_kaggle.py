@@ -1,0 +1,420 @@
+"""Pushing, watching, fetching and submitting, with Kaggle's own client against a server on loopback."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.files import InputError
+from data_prep.folder import save_arrays
+from submission import kaggle
+from submission.attempts import Attempts, write_submission
+from submission.bundle import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
+from submission.kaggle_client import NO_CREDENTIALS, Patience, connect
+from submission.kaggle_site import MACHINE, Pushed, marker
+from tests.conftest import REPOSITORY
+from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
+from tests.submission.test_attempts import GRIDS
+
+DATASET, KERNEL = f"{USER}/arc-trm-bundle", f"{USER}/arc-trm-submission"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without credentials, and an environment without Kaggle's variables."""
+    for name in list(os.environ):
+        if name.startswith("KAGGLE") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KAGGLE_CONFIG_DIR", str(tmp_path / ".kaggle"))
+    monkeypatch.setenv("KAGGLE_API_ENVIRONMENT", "LOCALHOST")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the client remembers its uploads
+    return tmp_path
+
+
+@pytest.fixture
+def site(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKaggle]:
+    """A server that Kaggle's client takes for Kaggle, with a token that is good there."""
+    fake = FakeKaggle()
+    server = serve(fake)
+    environment = importlib.import_module("kagglesdk.kaggle_env")
+    monkeypatch.setitem(environment._env_to_endpoint, environment.KaggleEnv.LOCAL, fake.url)
+    extended = importlib.import_module("kaggle.api.kaggle_api_extended")
+    monkeypatch.setattr(extended.KaggleApi, "args", ["--local"])
+    # The real client waits seconds between its own attempts.
+    monkeypatch.setattr(extended.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("KAGGLE_API_TOKEN", "good")
+    yield fake
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    notebook = (REPOSITORY / "notebooks" / NOTEBOOK).read_bytes()
+    files = {
+        NOTEBOOK: notebook,
+        "arc_trm-0.1.0-py3-none-any.whl": b"wheel",
+        "export.json": b"{}",
+        "LICENCES.txt": b"MIT",
+    }
+    save_arrays(tmp_path / "bundle", {"format": FORMAT, "version": VERSION}, {}, files)
+    return read_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def ran(site: FakeKaggle, bundle: Bundle, tmp_path: Path) -> FakeKaggle:
+    """The site, on which the notebook leaves a good output."""
+    write_submission(tmp_path / "s.json", {"a": (Attempts(GRIDS[1], GRIDS[2]),)})
+    site.output = {
+        "submission.json": (tmp_path / "s.json").read_bytes(),
+        "bundle.json": json.dumps({"bundle": bundle.digest}).encode(),
+        "rehearsal/submission.json": b"{}",
+    }
+    site.log = json.dumps([{"stream_name": "stdout", "time": 1, "data": f"line {i}\n"} for i in range(30)])
+    return site
+
+
+class Clock:
+    """Sleeping moves it; nothing else does."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def call(tmp_path: Path, clock: Clock) -> Callable[..., int]:
+    patience = Patience(sleep=clock.sleep, now=lambda: clock.time)
+
+    def run(command: str, *words: str) -> int:
+        folders = ["--out", str(tmp_path / "out")]
+        folders += ["--bundle", str(tmp_path / "bundle")] if command == "push" else []
+        return kaggle.main([command, *folders, *words], patience=patience)
+
+    return run
+
+
+# The way it should go ---------------------------------------------------------------------------------------
+
+
+def test_a_first_push_uploads_runs_and_fetches(
+    ran: FakeKaggle, bundle: Bundle, call: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.processing = 3
+    assert call("push") == 0
+    [created] = ran.asked("CreateDataset")
+    assert (created["slug"], created["licenseName"], created["isPrivate"]) == ("arc-trm-bundle", "other", True)
+    names = {path.name for path in bundle.files} | {marker(bundle)}
+    assert set(ran.datasets[DATASET][0]) == names
+    contents = {ran.names[token]: data for token, data in ran.blobs.items()}
+    assert all(contents[path.name] == path.read_bytes() for path in bundle.files)
+    [pushed] = ran.asked("SaveKernel")
+    # The client leaves out what is false; what it does not say about internet is "no" then.
+    assert pushed["datasetDataSources"] == [DATASET]
+    assert pushed["competitionDataSources"] == [kaggle.COMPETITION]
+    assert (pushed["machineShape"], pushed["isPrivate"], pushed["enableGpu"]) == (MACHINE, True, True)
+    assert pushed["enableInternet"] is False
+    assert [cell["cell_type"] for cell in json.loads(pushed["text"])["cells"]] == ["markdown", "code", "code"]
+    output = tmp_path / "out" / "output"
+    assert {p.relative_to(output).as_posix() for p in output.rglob("*") if p.is_file()} == {
+        *ran.output,
+        "arc-trm-submission.log",
+    }
+    record = json.loads((tmp_path / "out" / "push.json").read_text())
+    assert record == asdict(Pushed(DATASET, KERNEL, 1, kaggle.COMPETITION, bundle.digest))
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.rsplit(": ")[1] for line in printed if line.startswith("kernel")] == ["queued", "running", "complete"]
+    assert printed[-1] == f"fetched {output}: 1 tasks in submission.json"
+
+
+def test_a_second_push_makes_a_new_version_of_what_changed(
+    ran: FakeKaggle, bundle: Bundle, call: Callable[..., int], tmp_path: Path
+) -> None:
+    call("push", "--no-wait")
+    assert call("push", "--no-wait") == 0
+    assert not ran.asked("CreateDatasetVersion"), "the dataset has this bundle already"
+    files = {path.name: path.read_bytes() for path in bundle.files if path.name != "manifest.json"}
+    save_arrays(tmp_path / "bundle", {"format": FORMAT, "version": VERSION}, {}, {**files, "export.json": b"[]"})
+    ran.processing = 4  # for some looks the site still shows the old version as ready
+    assert call("push", "--no-wait") == 0
+    [version] = ran.asked("CreateDatasetVersion")
+    assert version["body"]["versionNotes"].startswith("bundle ")
+    assert len(ran.datasets[DATASET]) == 2
+    assert ran.waiting == 0
+    assert len(ran.asked("SaveKernel")) == 3
+
+
+def test_submit_hands_the_pushed_version_in(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("push")
+    assert call("submit", "--message", "hello") == 0
+    [submitted] = ran.asked("CreateCodeSubmission")
+    assert submitted["competitionName"] == kaggle.COMPETITION
+    assert (submitted["kernelOwner"], submitted["kernelSlug"]) == (USER, "arc-trm-submission")
+    assert (submitted["kernelVersion"], submitted["fileName"]) == (1, "submission.json")
+    assert submitted["submissionDescription"] == "hello"
+    assert "Successfully submitted" in capsys.readouterr().out
+    ran.submissions[0] |= {"status": "COMPLETE", "publicScore": "7.50"}
+    assert call("status") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"kernel {KERNEL} version 1: complete"
+    assert printed[1] == f"dataset {DATASET}: ready"
+    assert printed[2].startswith("submission 100 of 2026-01-02")
+    assert printed[2].endswith("complete, score 7.50")
+
+
+def test_output_can_be_fetched_later(ran: FakeKaggle, call: Callable[..., int], tmp_path: Path) -> None:
+    call("push", "--no-wait")
+    assert not (tmp_path / "out" / "output").exists()
+    assert call("output") == 0
+    assert (tmp_path / "out" / "output" / "submission.json").is_file()
+
+
+def test_an_organisation_may_own_it(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    assert call("push", "--owner", "team", "--dataset", "other-name", "--machine", "NvidiaTeslaT4", "--no-wait") == 0
+    assert "team/other-name" in ran.datasets
+    assert ran.asked("SaveKernel")[0]["machineShape"] == "NvidiaTeslaT4"
+
+
+def test_slow_processing_is_waited_for_but_not_for_ever(
+    ran: FakeKaggle, call: Callable[..., int], clock: Clock
+) -> None:
+    ran.processing = 40
+    call("push", "--no-wait")
+    assert clock.slept == [15.0] * 40
+    ran.kernel_states = ["RUNNING"]
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}, its end: still not there after 780 minutes$"):
+        call("output")
+    ran.datasets.clear()
+    ran.processing = 10**6
+    with pytest.raises(InputError, match=rf"^dataset {DATASET}, this bundle: still not there after 60 minutes$"):
+        call("push")
+
+
+# Failures ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_passing_failure_is_asked_again(ran: FakeKaggle, call: Callable[..., int], clock: Clock, status: int) -> None:
+    call("push", "--no-wait")
+    for method in ("GetKernelSessionStatus", "ListKernelSessionOutput"):
+        ran.failures[method] = [Failure(status), Failure(status)]
+    ran.kernel_states = ["COMPLETE"]
+    assert call("output") == 0
+    assert clock.slept == [2, 4, 2, 4]
+
+
+def test_a_server_that_asks_for_a_pause_gets_it(ran: FakeKaggle, call: Callable[..., int], clock: Clock) -> None:
+    ran.failures["SaveKernel"] = [Failure(429, {"Retry-After": "37"}), Failure(429)]
+    assert call("push", "--no-wait") == 0
+    assert clock.slept == [37, 4]
+    assert len(ran.kernels[KERNEL]) == 1
+
+
+def test_a_push_is_not_repeated_when_nobody_knows_what_it_did(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.failures["SaveKernel"] = [Failure(503)]
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: Kaggle's servers failed \(503\)$"):
+        call("push")
+    assert len(ran.asked("SaveKernel")) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "message"),
+    [
+        ("GetDatasetStatus", 401, rf"^dataset {DATASET}: Kaggle refused the credentials \(401\)"),
+        ("GetDatasetStatus", 429, rf"^dataset {DATASET}: too many requests \(429\)"),
+        ("GetDatasetStatus", 500, rf"^dataset {DATASET}: Kaggle's servers failed \(500\)$"),
+        ("CreateDataset", 403, rf"^new dataset {DATASET}: Kaggle does not allow it \(403\)"),
+        ("StartBlobUpload", 401, rf"^new dataset {DATASET}: Kaggle refused the credentials \(401\)"),
+        ("SaveKernel", 404, rf"^kernel {KERNEL}: Kaggle does not know it \(404\)"),
+        ("GetKernelSessionStatus", 401, rf"^kernel {KERNEL}: Kaggle refused the credentials \(401\)"),
+        ("ListKernelSessionOutput", 502, rf"^output of {KERNEL}: Kaggle's servers failed \(502\)$"),
+    ],
+)
+def test_a_lasting_failure_is_one_line(
+    ran: FakeKaggle, call: Callable[..., int], method: str, status: int, message: str
+) -> None:
+    ran.always[method] = Failure(status)
+    with pytest.raises(InputError, match=message) as caught:
+        call("push")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_dataset_that_cannot_be_seen_is_made(ran: FakeKaggle, call: Callable[..., int], status: int) -> None:
+    # Once for us, and once for the client, which looks itself before it makes a dataset.
+    ran.failures["GetDatasetStatus"] = [Failure(status), Failure(status)]
+    assert call("push", "--no-wait") == 0
+    assert len(ran.asked("CreateDataset")) == 1
+
+
+def test_an_answer_that_is_no_json_is_one_line(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.always["SaveKernel"] = Failure(200, text="<html>come back later</html>")
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: Kaggle's answer was no JSON$"):
+        call("push")
+
+
+def test_no_server_is_one_line(
+    site: FakeKaggle, call: Callable[..., int], bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = importlib.import_module("kagglesdk.kaggle_env")
+    client = connect()
+    monkeypatch.setitem(environment._env_to_endpoint, environment.KaggleEnv.LOCAL, "http://127.0.0.1:9")
+    with pytest.raises(InputError, match=rf"^dataset {DATASET}: no answer \(ConnectionError\)$"):
+        Patience(sleep=lambda seconds: None).ask(f"dataset {DATASET}", lambda: client.dataset_status(DATASET))
+
+
+@pytest.mark.parametrize(
+    ("answer", "source"),
+    [
+        ("invalidDatasetSources", DATASET),
+        ("invalidCompetitionSources", "arc-prize-2026-arc-agi-2"),
+        ("invalidModelSources", "x/y"),
+    ],
+)
+def test_a_dropped_source_is_a_failure(
+    ran: FakeKaggle, call: Callable[..., int], tmp_path: Path, answer: str, source: str
+) -> None:
+    ran.dropped = {answer: [source]}
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: Kaggle dropped the source {source}, version 1 is void$"):
+        call("push")
+    assert not (tmp_path / "out" / "push.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"datasetDataSources": []}, r"dataset_sources is \[\], expected"),
+        ({"enableInternet": True}, r"enable_internet is True, expected False$"),
+        ({"machineShape": "Gpu"}, r"machine_shape is Gpu, expected NvidiaL4$"),
+    ],
+)
+def test_what_kaggle_changes_is_a_failure(
+    ran: FakeKaggle, call: Callable[..., int], changed: dict[str, Any], message: str
+) -> None:
+    ran.changed = changed
+    with pytest.raises(InputError, match=message):
+        call("push")
+
+
+def test_an_error_in_the_answer_is_a_failure(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.dropped = {"error": "Maximum batch GPU session count of 2 reached."}  # type: ignore[dict-item]
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: Maximum batch GPU session count of 2 reached.$"):
+        call("push")
+
+
+def test_a_file_that_the_client_silently_skips_is_a_failure(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.always["PUT export.json"] = Failure(400)
+    with pytest.raises(InputError, match=rf"^dataset {DATASET}: lacks export.json, the upload dropped it; push again$"):
+        call("push")
+    assert not ran.asked("SaveKernel")
+
+
+def test_a_dataset_that_fails_is_a_failure(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.dataset_end = "FAILED"
+    with pytest.raises(InputError, match=rf"^dataset {DATASET}: failed while Kaggle processed it, expected ready$"):
+        call("push")
+
+
+def test_a_kernel_that_fails_shows_its_log(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.kernel_states, ran.failure_message = ["RUNNING", "ERROR"], "out of time"
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: error \(out of time\), log in .*arc-trm-submission.log$"):
+        call("push")
+    assert capsys.readouterr().out.splitlines()[-2:] == ["line 28", "line 29"]
+
+
+def test_the_output_of_another_bundle_is_refused(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.output["bundle.json"] = b'{"bundle": "0123456789abcdef"}'
+    with pytest.raises(InputError, match="made by bundle 0123456789ab, expected"):
+        call("push")
+    with pytest.raises(InputError, match="made by bundle 0123456789ab, expected"):
+        call("submit")
+    assert not ran.asked("CreateCodeSubmission")
+
+
+def test_an_invalid_submission_is_refused(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.output["submission.json"] = b'{"a": [{"attempt_1": [[0]]}]}'
+    with pytest.raises(InputError, match="task a, output 0: attempt_2 is missing"):
+        call("push")
+
+
+def test_before_a_push_there_is_nothing_to_ask(site: FakeKaggle, call: Callable[..., int]) -> None:
+    for command in ("status", "output", "submit"):
+        with pytest.raises(InputError, match=r"push.json: missing, expected a push before"):
+            call(command)
+
+
+# Credentials ------------------------------------------------------------------------------------------------
+
+
+def test_without_credentials_there_is_one_line(
+    site: FakeKaggle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    with pytest.raises(InputError) as caught:
+        connect()
+    assert str(caught.value) == NO_CREDENTIALS
+    assert capsys.readouterr().out == ""
+
+
+def test_a_token_that_expired_is_no_credential(site: FakeKaggle) -> None:
+    site.bad_token = True
+    with pytest.raises(InputError, match=r"^no Kaggle credentials that work"):
+        connect()
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, r"refused the credentials \(401\)"), (503, r"failed \(503\)")])
+def test_a_failure_to_sign_in_is_one_line(site: FakeKaggle, status: int, message: str) -> None:
+    site.always["IntrospectToken"] = Failure(status)
+    with pytest.raises(InputError, match=rf"^signing in: .*{message}"):
+        connect()
+
+
+def test_the_program_ends_with_one_line(home: Path) -> None:
+    """The real program in a process of its own, whose client prints help and exits while it is imported."""
+    words = [sys.executable, "-m", "submission.kaggle", "status"]
+    ran = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"error: {NO_CREDENTIALS}\n"
+
+
+def test_importing_the_program_does_not_import_the_client() -> None:
+    code = "import sys, submission.kaggle; print('kaggle' in sys.modules, 'torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_patience_has_an_end() -> None:
+    clock = Clock()
+    patience = replace(Patience(attempts=3), sleep=clock.sleep, now=lambda: clock.time)
+
+    def question() -> None:
+        raise ConnectionError("refused")
+
+    with pytest.raises(InputError, match=r"^it: no answer"):
+        patience.ask("it", question)
+    assert clock.slept == [2, 4]
+    with pytest.raises(InputError, match=r"^it: still not there after 1 minutes$"):
+        patience.wait("it", lambda: None, 60)
