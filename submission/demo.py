@@ -12,10 +12,8 @@ fit the same canvas, without those that give a test pair of ARC-AGI-1 evaluation
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import orjson
 
 from arc_trm import run
 from arc_trm.config import RunConfig
@@ -27,10 +25,11 @@ from data_prep.corpus import Corpus, merge, pinned_corpus
 from data_prep.files import read_json, run_program, write_atomic
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task, read_solutions
-from submission import score, solve
+from submission import report, score, solve
 from submission.attempts import read_submission
 from submission.desk import make_folder, summary_path
 from submission.plan import duration, duration_text
+from submission.rehearse import write_tasks
 
 TASKS = 20
 SIDE = CANVAS_SIDES[0]
@@ -79,26 +78,6 @@ def train(out: Path, seconds: float) -> Path:
     return out
 
 
-def write_files(tasks: Sequence[Task], out: Path) -> tuple[Path, Path]:
-    """The tasks as the competition hands them out, and their solutions; both paths."""
-    challenges, solutions = out / "challenges.json", out / "solutions.json"
-    asked = {
-        task.task_id: {
-            "train": [{"input": p.input.tolist(), "output": _cells(p)} for p in task.demonstrations],
-            "test": [{"input": p.input.tolist()} for p in task.tests],
-        }
-        for task in tasks
-    }
-    write_atomic(challenges, orjson.dumps(asked))
-    write_atomic(solutions, orjson.dumps({task.task_id: [_cells(p) for p in task.tests] for task in tasks}))
-    return challenges, solutions
-
-
-def _cells(pair: Pair) -> list[list[int]]:
-    assert pair.output is not None
-    return pair.output.tolist()
-
-
 def scored(submission: Path, solutions: Path, log: Path) -> str:
     """Score the submission, every task a line in `log`; returns the line that says how many outputs it solved."""
     attempts, known = read_submission(submission), read_solutions(solutions)
@@ -131,17 +110,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     out: Path = arguments.out
     make_folder(out)
     tasks = demo_tasks()
-    challenges, solutions = write_files(tasks, out)
+    challenges, solutions = write_tasks(tasks, out)
     print(f"the first {len(tasks)} tasks of ARC-AGI-1 evaluation that fit the smallest canvas: {challenges}")
+    files = {"--challenges": challenges, "--candidates": out / "candidates.npz"}
+    submission = out / "submission.json"
     with tempfile.TemporaryDirectory(dir=out, prefix=".run.") as folder:
         checkpoint = SHIPPED if (SHIPPED / "export.json").is_file() else train(Path(folder), arguments.train_time)
-        paths = {"--challenges": challenges, "--checkpoint": checkpoint, "--out": out / "submission.json"}
-        words = [word for name, path in paths.items() for word in (name, str(path))]
-        solve.main([*words, "--time-budget", f"{arguments.solve_time}s", *SOLVE_OPTIONS])
-    solved = scored(out / "submission.json", solutions, out / "score.txt")
-    print(f"{solved} in {duration_text(time.monotonic() - began)}; every task in {out / 'score.txt'}")
-    print(out / "submission.json")
+        places = _options(files | {"--checkpoint": checkpoint, "--out": submission})
+        solve.main([*places, "--time-budget", f"{arguments.solve_time}s", *SOLVE_OPTIONS], watched=False)
+    solved = scored(submission, solutions, out / "score.txt")
+    page = {"--solutions": solutions, "--out": out / "report.html"}
+    report.main([str(submission), *_options(files | page), "--title", "The demo: 20 tasks of ARC-AGI-1"])
+    print(f"{solved} in {duration_text(time.monotonic() - began)}")
+    print(f"every task: {out / 'score.txt'}; scored file: {submission}")
     return 0
+
+
+def _options(paths: Mapping[str, Path]) -> list[str]:
+    return [word for name, path in paths.items() for word in (name, str(path))]
 
 
 if __name__ == "__main__":

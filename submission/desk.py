@@ -64,7 +64,8 @@ class Desk:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
         if not self.writes:
             return
-        make_folder(self.out.parent)
+        for path in (self.out, self.candidates or self.out):
+            make_folder(path.parent)
         try:
             meta_path(self.out).unlink(missing_ok=True)  # it spoke of an older submission
         except OSError as error:

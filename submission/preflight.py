@@ -7,14 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 
+from arc_trm.checkpoint import Export
 from data_prep.files import InputError
 from data_prep.tasks import Task
 from submission.adapt import agreed_values
+from submission.desk import Desk
 from submission.plan import TimePlan, duration_text
 from submission.settings import Settings
 
@@ -43,9 +44,14 @@ class Arithmetic:
     @property
     def precision(self) -> str:
         """The first choice, unless another one is faster by WORTHWHILE."""
-        working = [name for name in CHOICES[self.device.type] if name in self.seconds]
+        working = [name for name in choices(self.device) if name in self.seconds]
         best = min(working, key=lambda name: self.seconds[name])
         return best if self.seconds[working[0]] > WORTHWHILE * self.seconds[best] else working[0]
+
+
+def choices(device: torch.device) -> tuple[str, ...]:
+    """The precisions to try on a device, the first choice first."""
+    return CHOICES.get(device.type, ("fp32",))
 
 
 def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 5) -> Arithmetic:
@@ -54,7 +60,7 @@ def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 5) -> A
     A driver may report a device as available although every kernel fails there (P100 with a new torch).
     """
     seconds, failures = {}, {}
-    for name in CHOICES[device.type]:
+    for name in choices(device):
         try:
             seconds[name] = _try_precision(device, DTYPES[name], size, repeats)
         except (RuntimeError, NotImplementedError, AssertionError) as error:
@@ -128,19 +134,27 @@ def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelera
 # The table ------------------------------------------------------------------------------------------------
 
 
-def table(arithmetics: Sequence[Arithmetic], tasks: Sequence[Task], out: Path, plan: TimePlan, mode: str) -> str:
+def table(arithmetics: Sequence[Arithmetic], desk: Desk, export: Export, plan: TimePlan, mode: str) -> str:
     """What was found, a line each."""
-    rows = [("mode", mode)]
+    rows = [("mode", mode), ("checkpoint", describe_export(export))]
     rows += [(str(arithmetic.device), describe_device(arithmetic)) for arithmetic in arithmetics]
     rows += [
         ("memory", f"{available_memory() / 1e9:.1f} GB free"),
-        ("disk", f"{shutil.disk_usage(out.parent).free / 1e9:.1f} GB free at {out.parent}"),
-        ("challenges", describe_tasks(tasks)),
+        ("disk", f"{shutil.disk_usage(desk.out.parent).free / 1e9:.1f} GB free at {desk.out.parent}"),
+        ("challenges", describe_tasks(desk.tasks)),
         ("time", f"{duration_text(plan.budget)}, {duration_text(plan.reserve)} of them in reserve"),
         ("software", f"Python {platform.python_version()}, torch {torch.__version__}, {sys.platform}"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+def describe_export(export: Export) -> str:
+    """Its digest, its size, and how much it was trained."""
+    weights = sum(tensor.numel() for tensor in export.weights.values())
+    steps = export.facts.get("steps", "unknown")
+    digest, trained = export.facts["sha256"][:12], len(export.training_tasks)
+    return f"{digest}, {weights / 1e6:.2f} million weights, {steps} steps on {trained} tasks"
 
 
 def describe_device(arithmetic: Arithmetic) -> str:

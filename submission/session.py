@@ -107,7 +107,8 @@ class Session:
         self.store = self.make_store()
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         windows = self.trainer.config.train.canvas != "full"
-        batch = settings.predict_batch or PREDICT_BATCHES[accelerator.device.type] * accelerator.num_processes
+        each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
+        batch = settings.predict_batch or each * accelerator.num_processes
         self.desk.views = Views.of(self.store)
         asked = asked_outputs(self.store, self.desk.tally.outputs)
         self.voter = Voter(self.store, asked, batch, accelerator, windows)
@@ -245,7 +246,7 @@ def solve(desk: Desk, checkpoint: Path, settings: Settings, plan: TimePlan, fact
             arithmetics = usable_arithmetic()
             accelerator = make_accelerator("none", desk.out.parent)
             if accelerator.is_main_process:
-                print(table(arithmetics, desk.tasks, desk.out, plan, facts["mode"]), flush=True)
+                print(table(arithmetics, desk, export, plan, facts["mode"]), flush=True)
             settings = replace(settings, precision=chosen_precision(settings, arithmetics, accelerator))
         facts |= {"checkpoint": export.facts["sha256"], "contaminated": list(desk.meta.trained_on)}
         facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}

@@ -13,6 +13,7 @@ missing, what is mounted below --input is searched by content.
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from data_prep.files import InputError, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.tasks import Task, read_tasks
 from submission.answers import show_answers
-from submission.desk import Desk, summary_path
+from submission.desk import Desk, make_folder, summary_path
 from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration, duration_text
 from submission.score import Scores, score
@@ -30,8 +31,8 @@ from submission.settings import Settings, add_settings, positive
 from submission.watchdog import Watchdog
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Read, write fallbacks, solve, report; the exit status."""
+def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
+    """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
     plan = TimePlan()
     arguments = parser().parse_args(argv)
     plan.budget = arguments.time_budget
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             desk.open()
     facts: dict[str, Any] = {"mode": mode}
     summary = arguments.summary or summary_path(arguments.out)
-    with Watchdog(plan.left(plan.last_call), lambda: leave(desk, plan, facts, summary)):
+    watchdog = Watchdog(plan.left(plan.last_call), lambda: leave(desk, plan, facts, summary))
+    with watchdog if watched else nullcontext():
         with plan.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
@@ -74,9 +76,12 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
             raise InputError("--rehearse chooses its own tasks, expected no --challenges")
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
-        from submission.rehearse import stand_in
+        from submission.rehearse import stand_in, write_tasks
 
         chosen = stand_in(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
+        if is_first_process():
+            make_folder(arguments.out.parent)
+            write_tasks(chosen.tasks, arguments.out.parent)  # for submission.score and submission.report
         return chosen.tasks, chosen.describe()
     path = arguments.challenges or find_challenges(arguments.input)
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
@@ -142,7 +147,8 @@ def parser() -> argparse.ArgumentParser:
         type=positive,
         nargs="?",
         const=120,
-        help="solve and score N (120) public tasks, shaped like the competition's, that the checkpoint has not seen",
+        help="solve and score N (120) public tasks, shaped like the competition's, that the checkpoint has not seen; "
+        "they are written beside --out",
     )
     add_settings(made)
     return made

@@ -47,11 +47,11 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(demo, "SOLVE_OPTIONS", ("--augmentations", "3", "--precision", "fp32"))
     assert demo.main(["--train-time", "1s", "--solve-time", "12s"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "demo/submission.json"
+    assert lines[-1] == "every task: demo/score.txt; scored file: demo/submission.json"
     assert "test outputs, " in lines[-2]
     assert "of them by the model" in lines[-2]
     assert len(Path("demo/score.txt").read_text().splitlines()) == 20 + 3
     assert {path.name for path in Path("demo").iterdir()} == {
-        "challenges.json", "solutions.json", "score.txt", "submission.json", "submission.meta.json",
-        "submission.summary.json",
+        "candidates.npz", "candidates.views.npz", "challenges.json", "report.html", "score.txt", "solutions.json",
+        "submission.json", "submission.meta.json", "submission.summary.json",
     }  # fmt: skip

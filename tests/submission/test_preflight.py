@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from arc_trm.checkpoint import read_export
 from data_prep.files import InputError
 from submission import preflight
+from submission.desk import Desk
 from submission.plan import TimePlan
 from submission.preflight import Arithmetic, available_memory, own_device, table, try_arithmetic
-from tests.submission.tiny import tiny_tasks
+from tests.submission.tiny import make_export, tiny_tasks
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -57,13 +59,16 @@ def test_wrong_results_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
     arithmetic = Arithmetic(CPU, {"fp32": 0.012}, {"bf16": "no such kernel"})
-    lines = table([arithmetic], tiny_tasks(), tmp_path / "submission.json", TimePlan(600), "solving x").splitlines()
+    desk = Desk(tiny_tasks(), tmp_path / "submission.json")
+    export = read_export(make_export(tmp_path / "export", trained=tiny_tasks(2)))
+    lines = table([arithmetic], desk, export, TimePlan(600), "solving x").splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "mode", "cpu", "memory", "disk", "challenges", "time", "software",
+        "mode", "checkpoint", "cpu", "memory", "disk", "challenges", "time", "software",
     ]  # fmt: skip
-    assert lines[1].endswith("fp32 12 ms, bf16 fails (no such kernel)")
-    assert lines[4].endswith("3 tasks, 4 outputs, 33% of the tasks with several")
-    assert lines[5].endswith("10m00s, 11.0s of them in reserve")
+    assert lines[1].endswith("0.01 million weights, unknown steps on 2 tasks")
+    assert lines[2].endswith("fp32 12 ms, bf16 fails (no such kernel)")
+    assert lines[5].endswith("3 tasks, 4 outputs, 33% of the tasks with several")
+    assert lines[6].endswith("10m00s, 11.0s of them in reserve")
 
 
 def test_memory_is_read() -> None:

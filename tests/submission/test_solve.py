@@ -28,6 +28,11 @@ TASKS = tiny_tasks()
 SOON = [*QUICK, "--steps", "1", "--time-budget", "60s", "--precision", "fp32"]
 
 
+def run(arguments: list[str]) -> int:
+    """The program without its watchdog, which would end the tests with it."""
+    return solve.main(arguments, watched=False)
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
     return {
@@ -48,7 +53,7 @@ def summary(files: dict[str, str]) -> dict[str, Any]:
 
 def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     votes = str(Path(files["out"]).with_name("votes.npz"))
-    assert solve.main(words(files, "--candidates", votes)) == 0
+    assert run(words(files, "--candidates", votes)) == 0
     out = Path(files["out"])
     assert_valid(out, TASKS)
     lines = capsys.readouterr().out.splitlines()
@@ -74,7 +79,7 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
 def test_rankings_that_want_a_likelihood_get_it(files: dict[str, str]) -> None:
     votes = str(Path(files["out"]).with_name("votes.npz"))
     more = ["--ranking", "likelihood", "--second-ranking", "halting", "--judges", "2", "--candidates", votes]
-    assert solve.main(words(files, *more)) == 0
+    assert run(words(files, *more)) == 0
     tally, views = Tally.load(votes), read_views(votes)
     assert tally.measured
     assert views is not None
@@ -85,7 +90,7 @@ def test_rankings_that_want_a_likelihood_get_it(files: dict[str, str]) -> None:
 
 
 def test_a_run_folder_is_a_checkpoint_too(files: dict[str, str]) -> None:
-    assert solve.main(words(files | {"checkpoint": str(Path(files["checkpoint"]).parent)})) == 0
+    assert run(words(files | {"checkpoint": str(Path(files["checkpoint"]).parent)})) == 0
     assert_valid(Path(files["out"]), TASKS)
 
 
@@ -95,7 +100,7 @@ def test_what_the_checkpoint_was_trained_on_is_said(
     checkpoint = make_export(tmp_path / "seen", trained=TASKS[1:2], leak=True)
     # With known outputs only a task whose test pairs were labels counts.
     write_challenges(Path(files["challenges"]), TASKS, hidden=False)
-    assert solve.main(words(files | {"checkpoint": str(checkpoint)})) == 0
+    assert run(words(files | {"checkpoint": str(checkpoint)})) == 0
     meta = read_meta(files["out"])
     assert meta is not None
     assert meta.trained_on == ("b",)
@@ -108,7 +113,7 @@ def test_what_the_checkpoint_was_trained_on_is_said(
 
 def test_known_outputs_are_scored(files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_challenges(Path(files["challenges"]), TASKS, hidden=False)
-    assert solve.main(words(files)) == 0
+    assert run(words(files)) == 0
     printed = capsys.readouterr().out
     solutions = write_solutions(tmp_path / "solutions.json", TASKS)
     assert score.main([files["out"], "--solutions", str(solutions), "--json"]) == 0
@@ -125,7 +130,7 @@ def test_own_tasks_are_shown(
     for task in TASKS if folder else TASKS[:1]:
         (place / f"{task.task_id}.json").write_bytes(orjson.dumps(task_json(task, hidden=False)))
     path = place if folder else place / "a.json"
-    assert solve.main(words(files | {"challenges": str(path)})) == 0
+    assert run(words(files | {"challenges": str(path)})) == 0
     lines = capsys.readouterr().out.splitlines()
     shown = lines.index("a, test 0")
     assert lines[shown + 1].split("    ")[0].startswith("input")
@@ -141,7 +146,7 @@ def test_mounted_files_are_found(files: dict[str, str], tmp_path: Path) -> None:
     mount.mkdir(parents=True)
     write_challenges(mount / "arc-agi_test_challenges.json", TASKS)
     make_export(tmp_path / "input" / "datasets" / "me" / "model")
-    assert solve.main(["--input", str(tmp_path / "input"), "--out", files["out"], *SOON]) == 0
+    assert run(["--input", str(tmp_path / "input"), "--out", files["out"], *SOON]) == 0
     assert_valid(Path(files["out"]), TASKS)
 
 
@@ -149,10 +154,10 @@ def test_the_rerun_is_told_from_a_rehearsal(
     files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KAGGLE_IS_COMPETITION_RERUN", "1")
-    assert solve.main(words(files)) == 0
+    assert run(words(files)) == 0
     assert "the competition rerun, solving" in capsys.readouterr().out.splitlines()[0]
     # A rehearsal would hand in the wrong tasks.
-    assert solve.main(words(files, "--rehearse")) == 0
+    assert run(words(files, "--rehearse")) == 0
     assert_valid(Path(files["out"]), TASKS)
 
 
@@ -167,13 +172,13 @@ BAD = {
 def test_wrong_input_is_refused(files: dict[str, str], case: str) -> None:
     changes, message = BAD[case]
     with pytest.raises(InputError, match=message):
-        solve.main(words(files | changes))
+        run(words(files | changes))
 
 
 def test_challenges_without_a_test_are_refused(files: dict[str, str]) -> None:
     Path(files["challenges"]).write_bytes(orjson.dumps({"a": {"train": task_json(TASKS[0], True)["train"]}}))
     with pytest.raises(InputError, match="task a: found fields"):
-        solve.main(words(files))
+        run(words(files))
     assert not Path(files["out"]).exists()
 
 
@@ -181,11 +186,11 @@ def test_a_missing_checkpoint_leaves_fallbacks_but_no_older_file_is_lost(files: 
     out = Path(files["out"])
     for _ in range(2):
         with pytest.raises(InputError, match="no checkpoint here"):
-            solve.main(words(files | {"checkpoint": "nowhere"}))
+            run(words(files | {"checkpoint": "nowhere"}))
         assert_valid(out, TASKS)
     out.write_text("precious")
     with pytest.raises(InputError, match="no checkpoint here"):
-        solve.main(words(files | {"checkpoint": "nowhere"}))
+        run(words(files | {"checkpoint": "nowhere"}))
     assert out.read_text() == "precious"
 
 
@@ -193,13 +198,13 @@ def test_a_damaged_checkpoint_leaves_fallbacks(files: dict[str, str]) -> None:
     data = Path(files["checkpoint"]) / "export.safetensors"
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(InputError, match="truncated or altered"):
-        solve.main(words(files))
+        run(words(files))
     assert_valid(Path(files["out"]), TASKS)
 
 
 def test_rehearsing_chooses_its_own_tasks(files: dict[str, str]) -> None:
     with pytest.raises(InputError, match="expected no --challenges"):
-        solve.main(words(files, "--rehearse", "5"))
+        run(words(files, "--rehearse", "5"))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +216,7 @@ def test_rehearsing_chooses_its_own_tasks(files: dict[str, str]) -> None:
 )  # fmt: skip
 def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        solve.main(words(files, option))
+        run(words(files, option))
     assert "error: " in capsys.readouterr().err
 
 
