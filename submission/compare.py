@@ -11,7 +11,6 @@ says how many outputs the row solves that the first row does not, and the other 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +96,9 @@ def gains(baseline: Result, result: Result) -> tuple[int, int]:
 
 
 def default_names(tally: Tally) -> tuple[str, ...]:
-    """The count first, every ranking that these candidates allow, and every two of them for the two attempts."""
-    single = [name for name in RANKINGS if tally.measured or name not in WANT_LIKELIHOOD]
-    return (*single, *("/".join(pair) for pair in permutations(single, 2)))
+    """The count, the other rankings that these candidates allow, and each of those for attempt 2 alone."""
+    baseline, *others = [name for name in RANKINGS if tally.measured or name not in WANT_LIKELIHOOD]
+    return (baseline, *others, *(f"{baseline}/{other}" for other in others))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

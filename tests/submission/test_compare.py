@@ -149,7 +149,7 @@ def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert printed[0].split() == ["ranking", "pass@1", "pass@2", "outputs", "task_mean", "tasks", "against"]
     assert printed[1].split() == ["count", "33.33%", "66.67%", "66.67%", "50.00%", "50.00%", "+0", "-0"]
     assert "without all, likelihood: these candidates have no log-probabilities" in printed
-    assert printed[-1] == "compared 9 rankings on 2 tasks, 3 outputs"
+    assert printed[-1] == "compared 5 rankings on 2 tasks, 3 outputs"
 
 
 def test_chosen_rankings_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
