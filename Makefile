@@ -12,7 +12,7 @@ SHELL := bash
 .SHELLFLAGS := -e -u -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench rehearse package push submit clean
+.PHONY: help install demo test lint bench sanity rehearse package push submit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ lint: install ## check style, format and types
 
 bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+sanity: install ## train small Sudoku and maze models and say whether they learned (ten minutes); ARGS="--out DIR"
+	$(BIN)/python -m arc_trm.sanity $(or $(ARGS),--out runs/sanity)
 
 rehearse: install ## solve and score public tasks that CHECKPOINT has not seen: rehearsal/
 	$(BIN)/python -m submission.solve --rehearse --checkpoint $(CHECKPOINT) --out rehearsal/submission.json $(ARGS)

@@ -34,14 +34,15 @@ MAZE: Overrides = {
     "train": {"epochs": 50_000, "weight_decay": 1.0, "puzzle_lr": 1e-4, "puzzle_weight_decay": 1.0},
 }
 # Minutes on two CPU cores. What mattered: few recursions (their cost is linear, small puzzles need few), a high
-# learning rate with AdamW, a short memory of the moving average, one embedding position, and bf16 where it is fast.
+# learning rate with AdamW (3e-3: twice as fast as 2e-3), a short memory of the moving average, one embedding position,
+# and the MLP over tokens: on 6×6 mazes it reaches in 400 steps what attention has not after 1200.
 QUICK: Overrides = {
     "model": {"hidden": 64, "heads": 4, "latent_steps": 2, "deep_steps": 2, "prefix": 1, "puzzle_width": 64},
     "train": {
         "batch_size": 64,
         "steps": 1500,
         "optimiser": "adamw",
-        "lr": 2e-3,
+        "lr": 3e-3,
         "weight_decay": 0.1,
         "puzzle_lr": 1e-4,
         "warmup_steps": 50,
@@ -51,7 +52,7 @@ QUICK: Overrides = {
 }
 SUDOKU6 = merged(QUICK, {"model": {"vocab_size": 8, "seq_len": 36, "mixer": "mlp"}})
 SUDOKU4 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 16, "mixer": "mlp"}, "train": {"steps": 500}})
-MAZE8 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 64}})
+MAZE6 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 36, "mixer": "mlp"}})
 
 DATA: dict[str, Overrides] = {
     "arc1": ARC,
@@ -60,7 +61,7 @@ DATA: dict[str, Overrides] = {
     "maze": MAZE,
     "sudoku6": SUDOKU6,
     "sudoku4": SUDOKU4,
-    "maze8": MAZE8,
+    "maze6": MAZE6,
 }
 
 VARIANTS: dict[str, Overrides] = {

@@ -2,7 +2,7 @@
 
     python -m arc_trm.sanity --out runs/sanity
 
-Generates 6×6 Sudokus and 8×8 mazes, trains a small model on each from scratch, and scores held-out puzzles: at least
+Generates 6×6 Sudokus and 6×6 mazes, trains a small model on each from scratch, and scores held-out puzzles: at least
 95 % of the Sudokus exact and 80 % of the mazes valid and shortest, or exit status 1.
 """
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from arc_trm import train
 from arc_trm.cell_score import score_export
@@ -33,8 +35,17 @@ CHECKS = (
     Check(
         "sudoku6", ("sudoku", "--side", "6", "--train-rows", "3000", "--test-rows", "500"), "exact_accuracy", 0.95, 4
     ),
-    Check("maze8", ("maze", "--side", "8", "--train-rows", "20000", "--test-rows", "500"), "valid", 0.80, 5.5),
+    Check("maze6", ("maze", "--side", "6", "--train-rows", "20000", "--test-rows", "500"), "valid", 0.80, 5.5),
 )
+
+
+def bf16_is_native() -> bool:
+    """Whether this CPU multiplies bf16 in hardware, which makes it about twice as fast as float32; unknown is no."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def run(check: Check, out: Path, extra: Sequence[str]) -> str | None:
@@ -44,6 +55,8 @@ def run(check: Check, out: Path, extra: Sequence[str]) -> str | None:
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
     words = [check.preset, "--data", str(data), "--out", str(folder), "--minutes", str(check.minutes)]
+    if not torch.accelerator.is_available() and bf16_is_native():
+        words += ["--train.precision", "bf16"]
     train.main([*words, "--log.track", "none", *extra])
     score = score_export(folder, data, batch_size=256, precision="fp32")[check.score]
     minutes = (time.monotonic() - started) / 60
