@@ -1,0 +1,112 @@
+"""What surrounds training steps: checkpoints, a large embedding table, evaluation: python -m tests.benchmarks runs"""
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from arc_trm.batches import ArcBatches, ArcSource
+from arc_trm.checkpoint import STATE, read_folder, write_folder
+from arc_trm.evaluate import predict
+from arc_trm.presets import PRESETS, override
+from arc_trm.sampler import evaluation_rows
+from arc_trm.trainer import Part, Trainer
+from tests.benchmarks.bench_batches import arc1_store
+from tests.benchmarks.bench_training import GPU, FixedSource, accelerator, trainer_of, with_batch
+from tests.benchmarks.table import Row, median_seconds
+
+PUZZLES, SOME_PUZZLES = 1_200_000, 100_000
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Puzzles:
+    """A source of examples of many puzzles."""
+
+    plain: FixedSource
+    num_puzzles: int
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.plain, name)
+
+
+def resident() -> float:
+    """Memory of this process, in GB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e9
+
+
+def full_width(puzzles: int) -> Trainer:
+    """A trainer of the ARC preset with few slots and many puzzles."""
+    config = with_batch(override(PRESETS["arc1"], {"model": {"latent_steps": 1, "deep_steps": 1}}), 1, "auto")
+    config = replace(config, train=replace(config.train, batch_size=1))
+    own = accelerator()
+    return Trainer(config, [Part(Puzzles(FixedSource(config, own.device), puzzles), 1)], own, 10)  # type: ignore[arg-type]
+
+
+def table_rows() -> list[Row]:
+    """What the embedding table of 1.2 million puzzles takes, all told."""
+    small = full_width(1000)
+    small.train_step()
+    small.read_metrics()
+    before = resident()
+    large = full_width(PUZZLES)
+    large.embedding.table.fill_(0.5)  # memory that nobody wrote to is not there yet
+    large.train_step()
+    large.read_metrics()
+    model = sum(parameter.nbytes for parameter in large.model.parameters()) / 1e9
+    figure = torch.cuda.max_memory_allocated() / 1e9 if GPU else resident() - before
+    table = large.embedding.table.nbytes / 1e9
+    note = f"the numbers alone are {table:.2f} GB; the model, its moments and average {4 * model:.2f} GB"
+    return [Row("memory of a trainer", f"{PUZZLES:,} puzzles x 512", figure, "GB", figure / table, note)]
+
+
+def checkpoint_rows() -> list[Row]:
+    """Writing and reading a whole training state, flushed to the disk and verified."""
+    trainer = full_width(SOME_PUZZLES)
+    trainer.train_step()
+    tensors, facts = trainer.state_dict()
+    size = sum(tensor.nbytes for tensor in tensors.values()) / 1e9
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "state"
+        writing = median_seconds(lambda: write_folder(place, STATE, tensors, facts), 3)
+        reading = median_seconds(lambda: trainer.load_state_dict(*read_folder(place, STATE)), 3)
+    what = f"{SOME_PUZZLES:,} puzzles x 512, {size:.2f} GB"
+    return [
+        Row("checkpoint written", what, writing, "s", None, f"{size / writing:.2f} GB/s with sha256 and fsync"),
+        Row("checkpoint read", what, reading, "s", None, f"{size / reading:.2f} GB/s, verified and taken over"),
+    ]
+
+
+def evaluation_rows_() -> list[Row]:
+    """Answers a second in a window, all sixteen supervision steps or until a row halts."""
+    store, own = arc1_store(), accelerator()
+    small = np.flatnonzero([group.side <= 16 for group in store.groups])
+    source = ArcSource(store, seed=0, batch_size=32, device=own.device, side=16, groups=small)
+    trainer = trainer_of(PRESETS["arc1-small"], [source])
+    with torch.no_grad():  # some rows halt at once, some never, as a trained model has it
+        trainer.model.halting_head.weight[0].normal_(std=0.1, generator=torch.Generator().manual_seed(0))
+        trainer.model.halting_head.bias.zero_()  # type: ignore[union-attr]
+    scored = small[[store.groups[group].scored for group in small]]
+    rows = evaluation_rows(store, augmentations=2, groups=scored)[: 512 if GPU else 16]
+    batches = ArcBatches(store, own.device, 16, scored)
+    figures = []
+    for early in (False, True):
+        predictor = replace(trainer.predictor(), early_exit=early)
+        start = time.perf_counter()
+        for _ in predict(predictor, batches, rows, len(rows), own):
+            pass
+        figures.append(len(rows) / (time.perf_counter() - start))
+    size = f"arc1-small, {len(rows)} of 256"
+    return [
+        Row("evaluation", size, figures[0], "answers/s", None, "all 16 supervision steps"),
+        Row("evaluation, early exit", size, figures[1], "answers/s", figures[1] / figures[0], "untrained halting"),
+    ]
+
+
+def run() -> list[Row]:
+    """Seconds, gigabytes, answers a second."""
+    return [*table_rows(), *checkpoint_rows(), *evaluation_rows_()]

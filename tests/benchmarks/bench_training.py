@@ -1,0 +1,149 @@
+"""Training steps of the presets, of canvas sizes, compiled and not: python -m tests.benchmarks training
+
+Steps are whole ones: batch, forward, backward, optimiser, embedding rows, moving average. On a GPU the batches are the
+published ones.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from arc_trm.batches import ArcSource, Batch, sources_by_side
+from arc_trm.compiling import compile_or_explain, missing_toolchain
+from arc_trm.config import RunConfig
+from arc_trm.presets import PRESETS, Overrides, override
+from arc_trm.tracking import make_accelerator
+from arc_trm.trainer import Part, Trainer, peak_memory
+from tests.benchmarks.bench_batches import arc1_store
+from tests.benchmarks.table import Row
+
+GPU = torch.accelerator.is_available()
+STEPS = 20 if GPU else 2
+NARROW: Overrides = {"model": {"hidden": 128, "heads": 2, "puzzle_width": 128}}
+# Preset, changes, batch on a CPU, and what the published code does there with 2 cores in fp32 and bf16 (at batches of
+# 2, 16, 32 and 128), in examples/s.
+MEMBERS: Sequence[tuple[str, Overrides, int, tuple[float, float]]] = (
+    ("arc1", {}, 2, (0.38, 0.58)),
+    ("arc1", NARROW, 8, (2.6, 3.6)),
+    ("sudoku", {}, 16, (2.8, 6.3)),
+    ("sudoku", NARROW, 64, (18.5, 36.8)),
+)
+
+
+class FixedSource:
+    """The same random examples at every step, so that the step alone is measured."""
+
+    num_puzzles = 1000
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        """Make a batch for the model of `config`."""
+        self.vocab_size, self.seq_len = config.model.vocab_size, config.model.seq_len
+        rng, shape = np.random.default_rng(0), (config.train.batch_size, self.seq_len)
+        tokens = torch.from_numpy(rng.integers(0, self.vocab_size, shape, dtype=np.int32)).to(device)
+        self.batch = Batch(tokens, tokens.flip(1), torch.from_numpy(rng.integers(0, 1000, shape[0])).to(device))
+
+    def offer(self, step: int, slots: slice) -> Batch:
+        """The examples of `slots`."""
+        return Batch(self.batch.inputs[slots], self.batch.labels[slots], self.batch.puzzle_ids[slots])
+
+
+def accelerator() -> Accelerator:
+    """On the GPU where there is one."""
+    return make_accelerator("none", Path())
+
+
+def trainer_of(
+    config: RunConfig,
+    sources: Sequence[ArcSource] | None = None,
+    compile_model: Callable[[nn.Module], nn.Module] | None = None,
+) -> Trainer:
+    """A trainer on `sources`, or on examples that are always the same."""
+    own = accelerator()
+    parts = [Part(source, source.batch_size) for source in sources or ()]
+    parts = parts or [Part(FixedSource(config, own.device), config.train.batch_size)]
+    return Trainer(config, parts, own, 1000, compile_model=compile_model)
+
+
+def rate(trainer: Trainer, steps: int = STEPS) -> float:
+    """Examples a second over `steps` steps, after one that warms up."""
+    trainer.train_step()
+    trainer.read_metrics()
+    start = time.perf_counter()
+    for _ in range(steps):
+        trainer.train_step()
+    trainer.read_metrics()
+    return steps * trainer.batch_size / (time.perf_counter() - start)
+
+
+def with_batch(config: RunConfig, batch: int, precision: str) -> RunConfig:
+    """The published batch on a GPU, `batch` on a CPU."""
+    train = replace(config.train, batch_size=768 if GPU else batch, precision=precision)  # type: ignore[arg-type]
+    return replace(config, train=train)
+
+
+def member_rows() -> list[Row]:
+    """The presets, with fp32 beside bf16."""
+    rows = []
+    for name, changes, batch, published in MEMBERS:
+        plain = None
+        for precision, theirs in zip(("fp32", "bf16"), published, strict=True):
+            config = with_batch(override(PRESETS[name], changes), batch, precision)
+            trainer = trainer_of(config)
+            figure = rate(trainer)
+            model, slots = config.model, config.train.batch_size
+            size = f"hidden {model.hidden}, {model.seq_len} tokens, batch {slots}"
+            note = f"{peak_memory(trainer.accelerator.device):.1f} GB peak"
+            note += "" if GPU else f"; published code {theirs} on 2 cores"
+            rows.append(Row(f"step {name} {precision}", size, figure, "examples/s", plain and figure / plain, note))
+            plain = plain or figure
+    return rows
+
+
+def canvas_rows() -> list[Row]:
+    """ARC-AGI-1 with the small preset: every example on the full canvas, or on the size that its task needs."""
+    store, config = arc1_store(), PRESETS["arc1-small"]
+    batch, device = (768 if GPU else 32), accelerator().device
+    config = replace(config, train=replace(config.train, batch_size=batch))
+    full = rate(trainer_of(config, [ArcSource(store, seed=0, batch_size=batch, device=device)]))
+    sources = sources_by_side(store, seed=0, batch_size=batch, device=device, multiple=4)
+    sizes = rate(trainer_of(config, sources), 2 * STEPS)
+    shares = " + ".join(f"{source.batch_size} of {source.seq_len}" for source in sources)
+    return [
+        Row("step on the full canvas", f"arc1-small, batch {batch}", full, "examples/s", None, "ARC-AGI-1 examples"),
+        Row("step on canvas sizes", f"arc1-small, batch {batch}", sizes, "examples/s", sizes / full, f"slots {shares}"),
+    ]
+
+
+def compiled_rows() -> list[Row]:
+    """The small preset on one window, eager and compiled."""
+    store, device = arc1_store(), accelerator().device
+    config = PRESETS["arc1-small"]
+    small = np.flatnonzero([group.side <= 16 for group in store.groups])
+
+    def trainer(compile_model: Callable[[nn.Module], nn.Module] | None = None) -> Trainer:
+        source = ArcSource(store, seed=0, batch_size=32, device=device, side=16, groups=small)
+        return trainer_of(config, [source], compile_model)
+
+    eager = rate(trainer(), 3 * STEPS)
+    rows = [Row("step eager", "arc1-small, 32 of 256", eager, "examples/s")]
+    lacking = missing_toolchain(device)
+    if lacking is None:
+        compiled = trainer(lambda model: compile_or_explain(model, device))
+        start = time.perf_counter()
+        compiled.train_step()
+        compiled.read_metrics()
+        note = f"{time.perf_counter() - start:.0f} s to compile"
+        figure = rate(compiled, 3 * STEPS)
+        rows.append(Row("step compiled", "arc1-small, 32 of 256", figure, "examples/s", figure / eager, note))
+    return rows
+
+
+def run() -> list[Row]:
+    """Examples a second of whole training steps."""
+    return [*member_rows(), *canvas_rows(), *compiled_rows()]
