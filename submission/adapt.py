@@ -53,7 +53,7 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
         warmup_steps=settings.warmup_steps,
         ema=settings.ema,
         # The token-mixing MLP is built for one length.
-        canvas="sizes" if settings.canvas == "sizes" and model.mixer == "attention" else "full",
+        canvas="sizes" if settings.canvas != "full" and model.mixer == "attention" else "full",
         share_multiple=processes,
         precision=settings.precision,  # type: ignore[arg-type]
         compile=settings.compile,

@@ -42,7 +42,19 @@ CONFIG: RunConfig = override(
         "log": {"track": "none", "checkpoint_every": 100_000},
     },
 )
-SOLVE_OPTIONS = ("--augmentations", "100", "--votes", "32", "--lr", "5e-4", "--embedding-share", "0.1")
+# The demo's tasks are small, and so are their answers: an unfinished model's are not repeated on the full canvas.
+SOLVE_OPTIONS = (
+    "--canvas",
+    "strict",
+    "--augmentations",
+    "100",
+    "--votes",
+    "32",
+    "--lr",
+    "5e-4",
+    "--embedding-share",
+    "0.1",
+)
 
 
 def hidden(task: Task) -> Task:

@@ -43,6 +43,7 @@ class Voter:
     batch_size: int
     accelerator: Accelerator
     windows: bool = False  # answer each task in the window that its visible grids need
+    repeats: bool = True  # repeat what a window does not close on the full canvas
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
 
     def vote(
@@ -61,7 +62,7 @@ class Voter:
         waiting: list[Predicted] = []
         for side, part in self._by_side(rows):
             for predicted in self._answers(predictor, part, side):
-                settled = _settled(predicted, side)
+                settled = _settled(predicted, side if self.repeats else CANVAS_SIDE)
                 self._count(predicted[np.flatnonzero(settled)], tally)
                 waiting.append(predicted[np.flatnonzero(~settled)])
                 progress(int(settled.sum()))

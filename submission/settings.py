@@ -44,6 +44,13 @@ def _option(default: Any, kind: Callable[[str], Any] | tuple[str, ...] | None, t
     return field(default=default, metadata={"kind": kind, "help": text})
 
 
+CANVASES = {
+    "sizes": "small canvases for small tasks, the full one where an answer seems to go on beyond",
+    "strict": "small canvases for small tasks, whatever the answers",
+    "full": "always the full canvas",
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """How to adapt and predict. Every field is an option, `--batch-size` for `batch_size`."""
@@ -63,7 +70,7 @@ class Settings:
     latent_steps: int = _option(0, whole, "updates of z in a latent recursion; 0: the checkpoint's")
     deep_steps: int = _option(0, whole, "latent recursions in a deep recursion; 0: the checkpoint's")
     supervision_steps: int = _option(0, whole, "supervision steps at most; 0: the checkpoint's")
-    canvas: str = _option("sizes", ("sizes", "full"), "small canvases for small tasks, or always the full one")
+    canvas: str = _option("sizes", tuple(CANVASES), "; ".join(f"{name}: {text}" for name, text in CANVASES.items()))
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
     ranking: str = _option("count", str, "which candidate becomes attempt 1")

@@ -1,5 +1,6 @@
 """Solving from the inside, by a clock of the tests' own: deadlines, memory, failures."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,26 @@ def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pyt
     session.run()
     assert max(sizes) > 3
     assert session.desk.tally.ballot(1).keys == whole.desk.tally.ballot(1).keys
+
+
+@pytest.mark.parametrize(("canvas", "sides"), [("sizes", [11, 30]), ("strict", [11]), ("full", [30])])
+def test_answers_that_go_on_beyond_their_window_are_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, canvas: str, sides: list[int]
+) -> None:
+    found = []
+
+    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Canvases full of one colour, which no EOS closes."""
+        found.append(math.isqrt(batch.inputs.shape[1]))
+        return torch.full_like(batch.inputs, 2).to(torch.uint8), torch.full((len(batch.inputs),), 0.5)
+
+    monkeypatch.setattr(Predictor, "answer", answer)
+    session, _ = make_session(tmp_path, steps=1, canvas=canvas, votes=1)
+    session.run()
+    assert sorted(set(found)) == sides
+    assert session.desk.votes == 4
+    [key] = session.desk.tally.ballot(0).keys
+    assert tuple(key[:2]) == (sides[-1], sides[-1])
 
 
 def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
