@@ -11,16 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from arc_trm.batches import Source
 from arc_trm.config import RunConfig, TrainConfig
 from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
@@ -29,8 +25,10 @@ from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import AdamAtan2, learning_rate
 from arc_trm.puzzle_embedding import PuzzleEmbedding
-from arc_trm.training_state import carry_from, carry_tensors, load_state, state_of
-from data_prep.files import InputError
+from arc_trm.slots import Part as Part
+from arc_trm.slots import Work as Work
+from arc_trm.slots import exploration, share_out
+from arc_trm.training_state import load_state, state_of
 
 OPTIMISERS: dict[str, Callable[[list[nn.Parameter], TrainConfig], torch.optim.Optimizer]] = {
     "adam_atan2": lambda parameters, train: AdamAtan2(
@@ -41,56 +39,12 @@ OPTIMISERS: dict[str, Callable[[list[nn.Parameter], TrainConfig], torch.optim.Op
     ),
 }
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Sets the exploration's random numbers apart from the sampler's, which has the same seed.
-EXPLORATION_KEY = 0x5E7
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
 
 
 class NonFiniteLoss(RuntimeError):
     """The loss or the weights became NaN or infinite; the message says at which step and learning rate."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A share of the batch slots that one source fills: all of them, or those of one canvas size."""
-
-    source: Source
-    slots: int
-
-
-@dataclass
-class Work:
-    """The slots of one part that this process works through at once, and what they carry."""
-
-    part: Part
-    local: slice  # of the part's slots
-    draws: slice  # of the whole batch's slots: which exploration draws are theirs
-    carry: Carry | None = None
-
-    @property
-    def slots(self) -> int:
-        """How many slots it is."""
-        return self.local.stop - self.local.start
-
-    def halves(self) -> "list[Work]":
-        """The same slots as two pieces of work; a single slot stays as it is."""
-        if self.slots == 1:
-            return [self]
-        middle = self.slots // 2
-        return [self._piece(0, middle), self._piece(middle, self.slots)]
-
-    def _piece(self, start: int, stop: int) -> "Work":
-        carry = None
-        if self.carry is not None:
-            steps, state = self.carry.steps, self.carry.state
-            carry = carry_from(carry_tensors(self.carry), slice(start, stop), steps.device, state[0].dtype)
-        return Work(self.part, _within(self.local, start, stop), _within(self.draws, start, stop), carry)
-
-
-def _within(whole: slice, start: int, stop: int) -> slice:
-    """A part of a slice, counted from its start."""
-    return slice(whole.start + start, whole.start + stop)
 
 
 class Supervised(NamedTuple):
@@ -100,17 +54,6 @@ class Supervised(NamedTuple):
     puzzle_ids: Tensor  # [b]
     gradient: Tensor  # [b, w] of the embedding rows
     sums: dict[str, Tensor]  # metrics summed over the b rows
-
-
-def exploration(seed: int, step: int, slots: int, probability: float, max_steps: int) -> NDArray[np.int32]:
-    """Least supervision steps int32 [slots] before halting counts at `step`: 0, or with `probability` 2..max_steps."""
-    # The low word of the counter counts the draws of a step, so steps must differ in a higher one. Raw bits are all
-    # that numpy promises for every version.
-    philox = np.random.Philox(key=np.array([seed, EXPLORATION_KEY], np.uint64), counter=[0, step, 0, 0])
-    bits = philox.random_raw(2 * slots).reshape(2, slots)
-    explores = (bits[0] >> np.uint64(11)) * 2.0**-53 < probability
-    spread = (bits[1] >> np.uint64(32)) * np.uint64(max(max_steps - 1, 1)) >> np.uint64(32)
-    return np.where(explores, np.minimum(spread + np.uint64(2), max_steps), 0).astype(np.int32)
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
@@ -165,27 +108,9 @@ class Trainer:
         self.wrapped = accelerator.prepare_model(self.running) if accelerator.num_processes > 1 else self.running
         self.optimiser = OPTIMISERS[config.train.optimiser](list(self.model.parameters()), config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
-        self.work = self._share_out()
+        self.work = share_out(self.parts, accelerator, config.train.micro_batches)
         self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read
         self.metric_steps = 0  # steps since metrics were read
-
-    def _share_out(self) -> list[Work]:
-        """This process's slices of every part, each cut into the micro-batches that are worked through at once."""
-        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
-        micro = self.config.train.micro_batches
-        work, first = [], 0
-        for part in self.parts:
-            if part.slots % (processes * micro):
-                raise InputError(
-                    f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes "
-                    f"× {micro} micro-batches"
-                )
-            size = part.slots // (processes * micro)
-            for index in range(micro):
-                start = (rank * micro + index) * size
-                work.append(Work(part, slice(start, start + size), slice(first + start, first + start + size)))
-            first += part.slots
-        return work
 
     @property
     def batch_size(self) -> int:

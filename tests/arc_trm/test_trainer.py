@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from arc_trm.batches import Batch
 from arc_trm.config import RunConfig
-from arc_trm.trainer import NonFiniteLoss, Part, Trainer, exploration, initial_model
+from arc_trm.slots import exploration
+from arc_trm.trainer import NonFiniteLoss, Part, Trainer, initial_model
 from data_prep.files import InputError
 from tests.arc_trm.golden_losses import FILE, RUNS, TOLERANCES, curve
 from tests.arc_trm.training import (
