@@ -62,7 +62,7 @@ class Predictor:
             last = step == self.halting.max_supervision_steps
             done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
             answers[rows[done]] = output.logits[done].argmax(-1).to(torch.uint8)
-            halting[rows[done]] = output.halt_logits[done].sigmoid()
+            halting[rows[done]] = output.halt_logits[done].sigmoid().float()
             waiting = waiting & ~done
             left = int(waiting.sum())
             if left == 0:
