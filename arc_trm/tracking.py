@@ -56,17 +56,24 @@ class MetricLog:
         accelerator.init_trackers("logs", None if step else flat(to_json(config)), options)
 
     def add(self, values: dict[str, float], step: int) -> None:
-        """Report `values` for `step`."""
+        """Report `values` for `step`; raises InputError where that cannot be written."""
         if not values:
             return
-        self._remember({"step": step, **values})
-        if self.accelerator.is_main_process:
-            with self.path.open("ab") as file:
-                file.write(orjson.dumps({"step": step, **values}) + b"\n")
-                file.flush()
-                # A checkpoint that survives a power cut finds the reports before it.
-                os.fsync(file.fileno())
-        self.accelerator.log(values, step=step)
+        line = {"step": step, **values}
+        self._remember(line)
+        try:
+            if self.accelerator.is_main_process:
+                self._write(orjson.dumps(line) + b"\n")
+            self.accelerator.log(values, step=step)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot write ({error.strerror})") from error
+
+    def _write(self, line: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            # A checkpoint that survives a power cut finds the reports before it.
+            os.fsync(file.fileno())
 
     def evaluated(self, step: int) -> bool:
         """Whether the scores of `step` are there (known to the main process)."""

@@ -269,6 +269,17 @@ def test_a_full_disk_ends_the_run_in_one_line_with_the_last_good_checkpoint(
     assert {n: v for n, v in comparable(tmp_path).items() if "whole" not in n} == comparable(tmp_path / "whole")
 
 
+def test_a_report_that_cannot_be_written_ends_the_run_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: run.MetricLog, line: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.MetricLog, "_write", full)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: cannot write \(No space left on device\)"):
+        go(tmp_path)
+
+
 @pytest.mark.parametrize("fails", [
     lambda: torch.empty(1 << 50), lambda: np.empty(1 << 60, np.uint8), lambda: raise_(torch.OutOfMemoryError("CUDA")),
 ])  # fmt: skip
