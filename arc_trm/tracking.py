@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
@@ -25,13 +25,12 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
     # The model does its own casting (float32 weights, a few statistics in float32), so no mixed precision here.
     # On a CPU several processes find each other only when the program asks for the CPU.
     cpu = not torch.accelerator.is_available()
-    options: dict[str, Any] = {"kwargs_handlers": [DistributedDataParallelKwargs(broadcast_buffers=False)], "cpu": cpu}
     known = sorted(str(name) for name in LoggerType if name != LoggerType.ALL)
     if track != "none" and track not in known:
         raise InputError(f"log.track: found {track!r}, expected none or one of {', '.join(known)}")
     if track in [str(name) for name in get_available_trackers()]:
-        return Accelerator(log_with=track, project_dir=str(out), **options)
-    accelerator = Accelerator(**options)
+        return Accelerator(log_with=track, project_dir=str(out), cpu=cpu)
+    accelerator = Accelerator(cpu=cpu)
     if track != "none" and accelerator.is_main_process:
         print(f"note: {track} is not installed, going on without it; metrics.jsonl has every figure", file=sys.stderr)
     return accelerator

@@ -105,7 +105,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         # The model as it runs: compiled perhaps; and, for training on several processes, data-parallel around that.
         self.running = compile_model(self.model) if compile_model else self.model
-        self.wrapped = accelerator.prepare_model(self.running) if accelerator.num_processes > 1 else self.running
+        self.wrapped = data_parallel(self.running, accelerator)
         self.optimiser = OPTIMISERS[config.train.optimiser](list(self.model.parameters()), config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.work = share_out(self.parts, accelerator, config.train.micro_batches)
@@ -274,6 +274,16 @@ class Trainer:
     def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; the number of processes and micro-batches may differ."""
         load_state(self, tensors, facts)
+
+
+def data_parallel(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """`model` so wrapped that backward passes average gradients over the processes; itself in a single process."""
+    if accelerator.num_processes == 1:
+        return model
+    wrapped: nn.parallel.DistributedDataParallel = accelerator.prepare_model(model)
+    # The model's buffers are constants; sending them again at every step would only cost time.
+    wrapped.broadcast_buffers = False
+    return wrapped
 
 
 def initial_model(config: RunConfig) -> RecursiveModel:

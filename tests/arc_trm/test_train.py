@@ -402,6 +402,7 @@ def test_the_launcher_starts_the_script_on_two_processes_from_another_folder(dat
     )
     assert launched.returncode == 0, launched.stderr
     assert "starting a new run: 2 processes on cpu, float32" in launched.stderr
+    assert "Warning: " not in launched.stderr
     assert launched.stdout.startswith("wrote run/export: 6 steps, finished, evaluation/outputs")
     main(dataset, tmp_path / "one")
     one, two = lines(tmp_path / "one"), lines(tmp_path / "run")
