@@ -19,7 +19,7 @@ def content_digest(folder: Path) -> str:
     """The content digest of a corpus folder: names and bytes of all JSON files in it."""
     names = sorted(f"corpus/{file.relative_to(folder).as_posix()}" for file in folder.rglob("*.json"))
     lines = (f"{file_digest(folder.parent / folder.name / name.removeprefix('corpus/'))}  {name}\n" for name in names)
-    return sha256_hex("".join(lines).encode())
+    return sha256_hex("".join(lines).encode(errors="surrogateescape"))
 
 
 def corpus_folder(folder: Path | str) -> Path:

@@ -1,6 +1,8 @@
 """Reading, writing and failing: the few file habits that every program of the project shares."""
 
 import hashlib
+import io
+import json
 import os
 import sys
 import tempfile
@@ -27,6 +29,25 @@ def read_json(path: Path | str) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise InputError(f"{path}: not JSON ({error})") from error
+
+
+def read_json_once(path: Path | str) -> Any:
+    """As `read_json`, and refuse an object that names a field twice, of which a reader would keep only the last."""
+    value = read_json(path)
+
+    def check(fields: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in fields:
+            if name in seen:
+                raise InputError(f"{path}: {name} occurs twice in one object, expected every name once")
+            seen.add(name)
+
+    try:
+        # orjson cannot tell; numbers stay texts, for they do not matter here and may be of any length.
+        json.loads(Path(path).read_bytes(), object_pairs_hook=check, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise InputError(f"{path}: nested hundreds of levels deep, expected lists of grids") from error
+    return value
 
 
 def write_atomic(path: Path | str, data: bytes) -> None:
@@ -82,16 +103,36 @@ def file_digest(path: Path | str) -> str:
 def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
     """Run a command's `main`; wrong input ends in one line on stderr and exit status 2, no traceback."""
     try:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not
+            sys.stdout.reconfigure(errors="backslashreplace")
         status = main(None)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where the caller closed it
+            sys.stdout.flush()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 2
+        status = _fail(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         status = 130
     except BrokenPipeError:
         # The reader of our output (head, less) went away; nothing is wrong, and nothing more can be printed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         status = 0
+    except OSError as error:
+        # A path too long to look at, a full disk behind our own output: what no reader or writer of ours expects.
+        _drop_output()
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        status = _fail(f"{place}{error.strerror or error}")
     sys.exit(status)
+
+
+def _fail(message: str) -> int:
+    """Say what is wrong in one line, whatever names it quotes; the exit status."""
+    escaped = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
+    print(f"error: {escaped}", file=sys.stderr)
+    return 2
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere, so that the interpreter's own flush at the end cannot fail."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

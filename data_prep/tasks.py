@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, read_json
+from data_prep.files import InputError, read_json_once
 from data_prep.grid import Grid, describe, grid_digest, parse_grid
 
 
@@ -50,6 +50,8 @@ def task_digest(task: Task) -> str:
 
 def parse_task(value: object, task_id: str, corpus: str, where: str) -> Task:
     """The task that a JSON object {"train": [...], "test": [...]} describes, or InputError naming `where`."""
+    if not task_id or not task_id.isprintable():  # names are file names, lines of reports and arguments later
+        raise InputError(f"{where}: found the task name {task_id!a}, expected printable letters")
     if not isinstance(value, dict) or not {"train", "test"} <= value.keys():
         found = describe(value) if not isinstance(value, dict) else f"fields {sorted(value)[:5]}"
         raise InputError(f"{where}: found {found}, expected a task with 'train' and 'test'")
@@ -95,11 +97,11 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
 
 def _read_folder(folder: Path, corpus: str) -> Iterator[Task]:
     for file in sorted(folder.rglob("*.json")):
-        yield parse_task(read_json(file), file.stem, corpus, str(file))
+        yield parse_task(read_json_once(file), file.stem, corpus, str(file))
 
 
 def _read_file(file: Path, corpus: str) -> Iterator[Task]:
-    value = read_json(file)
+    value = read_json_once(file)
     if isinstance(value, dict) and "train" in value and isinstance(value["train"], list):
         yield parse_task(value, file.stem, corpus, str(file))
     elif isinstance(value, dict):
@@ -124,7 +126,7 @@ def _refuse_repeated(tasks: Sequence[Task], path: Path) -> None:
 
 def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
     """Kaggle's solutions file: for each task id the output grids of its tests, in order."""
-    value = read_json(path)
+    value = read_json_once(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [grid, ...], ...}}")
     return {task_id: _parse_outputs(grids, f"{path}: task {task_id}") for task_id, grids in value.items()}

@@ -1,12 +1,15 @@
 """Reading tasks in every layout; one line for every wrong file."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from data_prep.conceptarc import content_digest
 from data_prep.files import InputError
 from data_prep.tasks import Pair, Task, read_solutions, read_tasks, task_digest
 from tests.data_prep.material import as_json, golden, grid, pair, random_task, same_task, task
@@ -159,3 +162,30 @@ def test_missing_files_and_repeated_names_are_refused(tmp_path: Path) -> None:
         write(tmp_path / folder / "task0.json", GOOD)
     with pytest.raises(InputError, match="task task0 occurs twice"):
         read_tasks(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\0", "\N{ZERO WIDTH SPACE}"])
+def test_names_that_cannot_be_printed_are_refused(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / "tasks.json", {name: as_json(TASKS[0])})
+    with pytest.raises(InputError, match=r"found the task name .*, expected printable letters"):
+        read_tasks(file)
+
+
+def test_a_task_given_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+    one = json.dumps(as_json(TASKS[0]))
+    file = tmp_path / "tasks.json"
+    file.write_text(f'{{"a": {one}, "a": {one}}}')
+    with pytest.raises(InputError, match="a occurs twice"):
+        read_tasks(file)
+    file.write_text('{"a": [[[1]]], "a": [[[2]]]}')
+    with pytest.raises(InputError, match="a occurs twice"):
+        read_solutions(file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs file names that are no text")
+def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    os.makedirs(tmp_path / "corpus")
+    Path(os.fsdecode(os.fsencode(tmp_path / "corpus") + b"/\xff.json")).write_text(json.dumps(as_json(TASKS[0])))
+    with pytest.raises(InputError, match=r"task name .*udcff"):
+        read_tasks(tmp_path)
+    assert content_digest(tmp_path / "corpus") != content_digest(tmp_path)

@@ -1,0 +1,64 @@
+"""What every program does when it fails: one line, status 2, whatever the names and whatever became of stdout."""
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from data_prep.files import InputError, read_json_once
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(body: str, shell: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program whose main is `body`, in a shell that adds a redirection."""
+    code = f"from data_prep.files import *\ndef main(argv):\n    {body}\n    return 0\nrun_program(main)"
+    command = ["sh", "-c", f'"$0" -c "$1" {shell}', sys.executable, code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise InputError('task a\\nb: wrong')", "error: task a\\nb: wrong\n"),
+        ("open('/tmp/' + 300 * 'a')", f"error: /tmp/{300 * 'a'}: File name too long\n"),
+        ("raise InputError('\\udcff.json: missing')", "error: \\udcff.json: missing\n"),
+    ],
+)
+def test_wrong_input_is_one_line(body: str, said: str) -> None:
+    found = run(body)
+    assert (found.returncode, found.stdout, found.stderr) == (2, "", said)
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped() -> None:
+    found = run("print('wrote \\udcff')")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "wrote \\udcff\n", "")
+
+
+def test_a_closed_stdout_is_no_failure() -> None:
+    found = run("print('unheard')", ">&-")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_one_line() -> None:
+    found = run("print('lost')", ">/dev/full")
+    assert (found.returncode, found.stderr) == (2, "error: No space left on device\n")
+
+
+def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.json"
+    file.write_text('{"a": 1, "b": {"c": 1, "c": 2}}')
+    with pytest.raises(InputError, match=r"tasks\.json: c occurs twice"):
+        read_json_once(file)
+
+
+def test_long_numbers_and_deep_lists_end_in_no_error_of_python(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.json"
+    file.write_text(f"[0.{5000 * '9'}]")
+    assert read_json_once(file) == [1.0]
+    file.write_text(1020 * "[" + 1020 * "]")
+    with suppress(InputError):  # which depth is too deep depends on the version of Python
+        read_json_once(file)
