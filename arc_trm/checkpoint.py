@@ -24,13 +24,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arc_trm import __version__
-from arc_trm.config import HaltingConfig, ModelConfig, from_json, to_json
+from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, check_config, from_json, to_json
 from data_prep.files import InputError, file_digest, read_json, sha256_hex, sync_folder, write_atomic
 
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
 ASIDE = ".old"
+# What an export says beside its header, and of which type.
+EXPORT_FIELDS: dict[str, tuple[type, ...]] = {
+    "model": (dict,),
+    "halting": (dict,),
+    "training_tasks": (list,),
+    "puzzle_names": (list, type(None)),
+    "facts": (dict,),
+}
 
 
 def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -38,6 +46,7 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
 
     Raises InputError when the disk is full or the place cannot be written; the old folder stays.
     """
+    _refuse_foreign(folder, kind)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder.parent, f".{folder.name}.*")
@@ -63,6 +72,18 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
         raise InputError(f"{folder}: cannot write ({error})") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _refuse_foreign(folder: Path, kind: str) -> None:
+    """Raise InputError when `folder` is a file or holds other files than an older folder of `kind` has."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, expected a folder for the {kind}")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [
+        name for name in names if not name.startswith(".") and name not in (f"{kind}.json", f"{kind}.safetensors")
+    ]
+    if others:
+        raise InputError(f"{folder}: holds {others[0]}, expected a new folder or an older {kind}")
 
 
 def _remove_abandoned(parent: Path, pattern: str) -> None:
@@ -164,10 +185,20 @@ def read_export(path: Path) -> Export:
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
     tensors, facts = read_folder(folder, EXPORT)
+    where = f"{folder}/export.json"
+    _check_fields(facts, where)
     names = facts["puzzle_names"]
+    model = from_json(ModelConfig, facts["model"], f"{where}: model")
+    halting = from_json(HaltingConfig, facts["halting"], f"{where}: halting")
+    try:
+        check_config(RunConfig(model=model, halting=halting))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    if "puzzle_mean" not in tensors:
+        raise InputError(f"{folder}/export.safetensors: found no puzzle_mean, expected the mean puzzle embedding")
     return Export(
-        model=from_json(ModelConfig, facts["model"], f"{folder}/export.json: model"),
-        halting=from_json(HaltingConfig, facts["halting"], f"{folder}/export.json: halting"),
+        model=model,
+        halting=halting,
         weights={name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")},
         puzzle_mean=tensors["puzzle_mean"],
         training_tasks=tuple(facts["training_tasks"]),
@@ -175,6 +206,16 @@ def read_export(path: Path) -> Export:
         puzzle_names=None if names is None else tuple(names),
         facts=facts["facts"] | {"sha256": facts["sha256"]},
     )
+
+
+def _check_fields(facts: Mapping[str, Any], where: str) -> None:
+    """Raise InputError naming the first field of an export that is missing or of another type."""
+    for name, kinds in EXPORT_FIELDS.items():
+        value = facts.get(name)
+        words = isinstance(value, list) and all(isinstance(word, str) for word in value)
+        if name not in facts or not isinstance(value, kinds) or (isinstance(value, list) and not words):
+            expected = "a list of texts" if list in kinds else "an object of settings"
+            raise InputError(f"{where}: {name}: found {type(value).__name__}, expected {expected}")
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

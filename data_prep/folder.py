@@ -47,7 +47,7 @@ def save_arrays(
     files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write arrays, further files and a manifest with the digests of both as one dataset folder, atomically."""
-    with _replacing(Path(folder)) as temporary:
+    with _replacing(Path(folder), manifest["format"]) as temporary:
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         for name, data in (files or {}).items():
@@ -60,9 +60,9 @@ def save_arrays(
 
 
 @contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
+def _replacing(folder: Path, format: str) -> Iterator[Path]:
     """A temporary folder beside `folder` that takes its place when the block succeeds."""
-    refuse_foreign(folder)
+    refuse_foreign(folder, format)
     folder = folder.resolve()  # a link stays a link, and "." gets a name
     temporary = old = None
     try:
@@ -91,14 +91,24 @@ def _replacing(folder: Path) -> Iterator[Path]:
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raise InputError when `folder` exists and is anything but an empty folder or a dataset of ours."""
+def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
+    """Raise InputError when `folder` exists and is anything but an empty folder or an older one of this format.
+
+    Replacing deletes a folder, so one with files that its manifest does not name is refused as well.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file, expected a folder for the dataset")
-    if any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    names = {file.name for file in folder.iterdir() if not file.name.startswith(".")}
+    if not names:
+        return
+    manifest = read_json(folder / MANIFEST) if MANIFEST in names else None
+    if not isinstance(manifest, dict) or manifest.get("format") != format:
         raise InputError(f"{folder}: holds other files, expected a new folder or an older dataset")
+    others = sorted(names - {MANIFEST} - set(manifest.get("digests") or []))
+    if others:
+        raise InputError(f"{folder}: holds {others[0]}, which is no part of the older dataset; move it elsewhere first")
 
 
 def _flush(file: Path) -> None:

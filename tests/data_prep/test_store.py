@@ -12,7 +12,7 @@ import pytest
 from data_prep.augment import IDENTITY
 from data_prep.canvas import choose_side
 from data_prep.files import InputError
-from data_prep.folder import read_manifest
+from data_prep.folder import read_manifest, refuse_foreign
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, task_digest
 from tests.conftest import REPOSITORY
@@ -248,3 +248,16 @@ def test_the_manifest_can_be_read_alone(store: ArcStore, tmp_path: Path) -> None
 def test_opening_a_dataset_needs_no_torch() -> None:
     code = "import sys, data_prep.store, data_prep.build; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+
+
+def test_saving_replaces_nothing_but_a_dataset(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"manifest_version": 3}')
+    with pytest.raises(InputError, match="holds other files"):
+        refuse_foreign(folder)
+    (folder / "manifest.json").write_text('{"format": "arc-trm-dataset", "digests": {"cells.npy": ""}}')
+    refuse_foreign(folder)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes\.txt, which is no part of the older dataset"):
+        refuse_foreign(folder)
