@@ -12,6 +12,7 @@ from pathlib import Path
 
 from arc_trm import __version__
 from arc_trm.checkpoint import Export, read_export
+from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE
 from data_prep.files import InputError, read_json, run_program
 from data_prep.folder import MANIFEST, save_arrays
 from submission.bundle import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
@@ -29,6 +30,9 @@ def write_bundle(project: Project, checkpoint: Path, notebook: Path, folder: Pat
     if lacking:
         raise InputError(f"this cannot run on Kaggle: {'; '.join(lacking)}")
     export = read_export(checkpoint)
+    if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
+        found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
+        raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
     source = checkpoint if (checkpoint / "export.json").is_file() else checkpoint / "export"
     files = {name: (source / name).read_bytes() for name in ("export.json", "export.safetensors")}
     files[wheel_name()] = build_wheel(project)
@@ -66,6 +70,8 @@ def licences(export: Export) -> str:
     """What the licences of the parts are."""
     lines = ["The program: MIT, below. The checkpoint was trained on these corpora, which are not part of this folder:"]
     for corpus in export.facts.get("corpora") or []:
+        if not isinstance(corpus, dict) or not {"name", "version"} <= corpus.keys():
+            raise InputError(f"the checkpoint names the corpus {corpus!r:.60}, expected its name and version")
         name = str(corpus["name"])
         lines.append(f"  {name} {corpus['version']}: {CORPUS_LICENCES.get(name.split('-')[0], 'see its source')}")
     return "\n".join([*(lines if len(lines) > 1 else [*lines, "  (it does not name any)"]), ""])

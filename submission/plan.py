@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+# A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
+LONGEST = 8760 * 3600.0
 
 
 def duration(text: str) -> float:
@@ -19,6 +21,8 @@ def duration(text: str) -> float:
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected more than no time")
+    if seconds > LONGEST:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected at most {LONGEST / 3600:.0f}h")
     return seconds
 
 

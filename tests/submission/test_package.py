@@ -23,7 +23,7 @@ from submission.package import CORPUS_LICENCES, licences
 from submission.runtime import IMAGE, PACKAGES, PROGRAMS, Import, admits, outside_imports, problems, source_file
 from submission.wheel import Project, build_wheel, find_project, package_files, wheel_name
 from tests.conftest import REPOSITORY
-from tests.submission.tiny import make_export, tiny_tasks
+from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,13 @@ def test_the_licences_name_the_corpora(bundle: Bundle) -> None:
     told = licences(replace(export, facts={"corpora": [*corpora, {"name": "mine", "version": "2"}]}))
     assert "arc1-training 1: Apache-2.0" in told
     assert "mine 2: see its source" in told
+
+
+def test_a_checkpoint_for_other_puzzles_is_refused(tmp_path: Path) -> None:
+    make_export(tmp_path / "run" / "export", model=replace(MODEL, seq_len=81))
+    with pytest.raises(InputError, match="run: a model for 81 tokens of 12 kinds, expected one for ARC"):
+        package.main(["--checkpoint", str(tmp_path / "run"), "--out", str(tmp_path / "b")])
+    assert not (tmp_path / "b").exists()
 
 
 # Wheel ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10 m", "-5m", "5x", "0s", "1e3s", "10m extra"])
+@pytest.mark.parametrize("text", ["", "10", "m", "10 m", "-5m", "5x", "0s", "1e3s", "10m extra", "999999999h"])
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected"):
         duration(text)
