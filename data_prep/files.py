@@ -102,12 +102,13 @@ def file_digest(path: Path | str) -> str:
 
 def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
     """Run a command's `main`; wrong input ends in one line on stderr and exit status 2, no traceback."""
+    if sys.stdout is None:  # the caller closed it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not
             sys.stdout.reconfigure(errors="backslashreplace")
         status = main(None)
-        if sys.stdout is not None:  # it is None where the caller closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except InputError as error:
         status = _fail(str(error))
     except KeyboardInterrupt:
@@ -134,5 +135,4 @@ def _fail(message: str) -> int:
 
 def _drop_output() -> None:
     """Send what is still to be printed nowhere, so that the interpreter's own flush at the end cannot fail."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

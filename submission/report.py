@@ -112,8 +112,8 @@ def _read_summary(submission: Path, named: Path | None) -> Mapping[str, Any] | N
     if named is None and not path.exists():
         return None
     value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected an object with what solving said about itself")
+    if not isinstance(value, dict) or "seconds" not in value:  # which every summary has, and no other file of ours
+        raise InputError(f"{path}: no summary of solving, expected an object with 'seconds'")
     return value
 
 

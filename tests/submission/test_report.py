@@ -203,9 +203,10 @@ def test_other_tasks_are_refused(folder: Path, tmp_path: Path) -> None:
     write_film(tmp_path / "film.json", film() | {"task_id": "zeta"})
     with pytest.raises(InputError, match="a film of task zeta, which the submission does not have"):
         main([*plain, str(folder / "challenges.json"), "--film", str(tmp_path / "film.json")])
-    (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(InputError, match="expected an object"):
-        main([*plain, str(folder / "challenges.json"), "--summary", str(tmp_path / "list.json")])
+    for text in ("[]", (folder / "challenges.json").read_text()):
+        (tmp_path / "no.json").write_text(text)
+        with pytest.raises(InputError, match=r"no\.json: no summary of solving, expected an object"):
+            main([*plain, str(folder / "challenges.json"), "--summary", str(tmp_path / "no.json")])
     assert not (tmp_path / "x.html").exists()
 
 
