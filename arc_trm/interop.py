@@ -28,7 +28,7 @@ from arc_trm.golden_grids import check_grids
 from arc_trm.golden_votes import Cast, Standing, check_votes
 from arc_trm.presets import PRESETS
 from arc_trm.published import KEY_PREFIXES, PUZZLE_TABLE, Deduced, deduce, from_published, key_prefix, to_published
-from data_prep.files import InputError, file_digest, read_json, run_program, write_atomic
+from data_prep.files import InputError, file_digest, read_json, refuse_input, run_program, write_atomic
 from submission.candidates import Predictions, count_candidates
 from submission.vote import Output, Tally
 
@@ -212,6 +212,8 @@ def _mean(table: Tensor, names: tuple[str, ...] | None) -> Tensor:
 
 def export_checkpoint(arguments: argparse.Namespace) -> int:
     """Write an export as a published checkpoint, its identifiers beside it when asked for."""
+    for out in filter(None, (arguments.out, arguments.identifiers)):
+        refuse_input(out, [arguments.folder])
     export = read_export(arguments.folder)
     tensors = to_published(export.model, export.weights)
     # Without a table the mean embedding stands for every puzzle.

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from data_prep.files import InputError, run_program, write_atomic
+from data_prep.files import InputError, refuse_input, run_program, write_atomic
 
 METRICS = "metrics.jsonl"
 PICTURE = "curves.png"
@@ -185,6 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     runs = [read_run(folder) for folder in arguments.runs]
     out = arguments.runs[0] / PICTURE if arguments.out is None else arguments.out
+    refuse_input(out, arguments.runs)
     write_atomic(out, draw(runs))
     print(f"wrote {out}: {len(panels_of(runs))} panels, up to step {max(run.last_step for run in runs)}")
     return 0

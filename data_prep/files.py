@@ -6,11 +6,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import orjson
+
+# What a file in a folder of tasks, a run or an export may end in; a picture there may be drawn anew.
+DATA_SUFFIXES = {".json", ".jsonl", ".npz", ".safetensors"}
 
 
 class InputError(Exception):
@@ -75,6 +78,16 @@ def write_atomic(path: Path | str, data: bytes) -> None:
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def refuse_input(out: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise InputError when writing `out` would replace an input, or a data file inside an input folder."""
+    if not out.is_file():
+        return
+    for given in filter(None, inputs):
+        inside = given.is_dir() and out.suffix in DATA_SUFFIXES and given.resolve() in out.resolve().parents
+        if inside or (given.exists() and given.samefile(out)):
+            raise InputError(f"{out}: is read by this very command, expected another file to write")
 
 
 def sync_folder(folder: Path) -> None:

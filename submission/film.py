@@ -23,7 +23,7 @@ from arc_trm.naming import PuzzleNaming
 from arc_trm.training_state import TABLE, saved_naming
 from data_prep.augment import IDENTITY
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, closed, encode, largest_rectangles
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError, refuse_input, run_program
 from data_prep.grid import COLOURS
 from data_prep.show import pick
 from data_prep.tasks import read_tasks
@@ -150,6 +150,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Film one puzzle; the exit status."""
     arguments = _parser().parse_args(argv)
+    if arguments.out is not None:
+        refuse_input(arguments.out, [arguments.challenges, arguments.checkpoint])
     [task] = pick(read_tasks(arguments.challenges), arguments.task, str(arguments.challenges))
     if not 0 <= arguments.test < len(task.tests):
         raise InputError(f"--test {arguments.test}: task {task.task_id} has test inputs 0 to {len(task.tests) - 1}")

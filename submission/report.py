@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from data_prep.augment import DIHEDRALS
-from data_prep.files import InputError, read_json, run_program, write_atomic
+from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
 from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import PALETTE
 from submission.attempts import Submission, check_complete, read_submission
@@ -76,6 +76,8 @@ def _embedded_json(value: Mapping[str, Any]) -> str:
 
 def read_material(arguments: argparse.Namespace) -> Material:
     """Everything the command line names, read and checked against each other."""
+    named = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates, arguments.summary)
+    refuse_input(arguments.out, [*named, *arguments.film])
     tasks = read_tasks(arguments.challenges, arguments.solutions)
     submission = read_submission(arguments.submission)
     expected = {task.task_id: len(task.tests) for task in tasks}

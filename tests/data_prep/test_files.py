@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import InputError, read_json_once
+from data_prep.files import InputError, read_json_once, refuse_input
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,3 +62,15 @@ def test_long_numbers_and_deep_lists_end_in_no_error_of_python(tmp_path: Path) -
     file.write_text(1020 * "[" + 1020 * "]")
     with suppress(InputError):  # which depth is too deep depends on the version of Python
         read_json_once(file)
+
+
+def test_an_input_is_not_written_over(tmp_path: Path) -> None:
+    for name in ("tasks.json", "link", "curves.png", "other.json"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "same.json").hardlink_to(tmp_path / "other.json")
+    for out, given in (("tasks.json", tmp_path), ("other.json", tmp_path / "same.json")):
+        with pytest.raises(InputError, match="is read by this very command"):
+            refuse_input(tmp_path / out, [None, given])
+    refuse_input(tmp_path / "curves.png", [tmp_path])
+    refuse_input(tmp_path / "new.json", [tmp_path, tmp_path / "missing"])
+    refuse_input(tmp_path / "other.json", [tmp_path / "tasks.json"])

@@ -454,3 +454,10 @@ def test_a_broken_page_would_be_noticed(browser: Browser, folder: Path, tmp_path
     browser.open(tmp_path / "hollow.html")
     assert browser.run("document.documentElement.dataset.errors") == "1"
     assert browser.complaints
+
+
+def test_a_report_does_not_replace_what_it_reads(folder: Path) -> None:
+    before = (folder / "solutions.json").read_bytes()
+    with pytest.raises(InputError, match=r"solutions\.json: is read by this very command"):
+        main([*arguments(folder), "--out", str(folder / "solutions.json")])
+    assert (folder / "solutions.json").read_bytes() == before
