@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from data_prep.files import InputError, run_program, write_atomic
+from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.tasks import Task, read_tasks
 from submission.answers import show_answers
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     arguments = parser().parse_args(argv)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
+    refuse_clashes(arguments)
     with plan.phase("set-up"):
         checkpoint = arguments.checkpoint or find_export(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoint)
@@ -57,6 +58,19 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
             print(show_answers(desk.tasks, desk.written.submission, desk.tally) + "\n")
         report(desk, plan, facts, summary)
     return int(facts.get("status", 0))
+
+
+def refuse_clashes(arguments: argparse.Namespace) -> None:
+    """Raise InputError where two of the files to write are one, or where one of them is the challenges file."""
+    written = {"--out": arguments.out, "--candidates": arguments.candidates, "--summary": arguments.summary}
+    places: dict[Path, str] = {}
+    for option, path in written.items():
+        if path is None:
+            continue
+        other = places.setdefault(path.resolve(), option)
+        if other != option:
+            raise InputError(f"{option} {path}: is the file of {other} too, expected another one")
+        refuse_input(path, [arguments.challenges])
 
 
 def is_first_process() -> bool:

@@ -182,6 +182,21 @@ def test_challenges_without_a_test_are_refused(files: dict[str, str]) -> None:
     assert not Path(files["out"]).exists()
 
 
+@pytest.mark.parametrize("option", ["out", "candidates", "summary"])
+def test_the_challenges_are_never_written_over(files: dict[str, str], option: str) -> None:
+    before = Path(files["challenges"]).read_bytes()
+    with pytest.raises(InputError, match="is read by this very command"):
+        run(words(files | {option: files["challenges"]}))
+    assert Path(files["challenges"]).read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["candidates", "summary"])
+def test_no_two_outputs_share_a_file(files: dict[str, str], option: str) -> None:
+    with pytest.raises(InputError, match=f"--{option} .* is the file of --out too"):
+        run(words(files | {option: files["out"]}))
+    assert not Path(files["out"]).exists()
+
+
 def test_a_missing_checkpoint_leaves_fallbacks_but_no_older_file_is_lost(files: dict[str, str]) -> None:
     out = Path(files["out"])
     for _ in range(2):
