@@ -47,6 +47,5 @@ def format_table(rows: Sequence[Row]) -> str:
         )
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
