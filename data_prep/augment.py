@@ -186,19 +186,21 @@ def distinct_augmentations(
     """(dihedral uint8[k], permutation uint8[k, 10]): the identity and up to `count` others, in random order.
 
     No two turn the pairs (as a set) into the same pairs; k is smaller than 1 + count only where no more
-    exist. Raises ValueError for a negative count.
+    exist. A larger count gives the same ones and more, as long as random draws suffice: what a model learned of
+    the first stays of use. Raises ValueError for a negative count.
     """
     if count < 0:
         raise ValueError(f"{count} augmentations, expected at least 0")
     weights = _task_weights(pairs)
     used = np.flatnonzero(weights.any(axis=(0, 2)))
     used = used[used > 0]
-    existing = 8 * math.perm(COLOURS - 1, len(used))
-    if existing > 4 * (count + 1):
-        chosen = _first_distinct(weights, *_random_elements(2 * count + 1, rng), count)
-        if len(chosen[0]) == count + 1:
-            return chosen
-    return _first_distinct(weights, *_all_elements(used, rng), count)
+    drawn = _random_elements(2 * count + 1, rng)
+    chosen = _first_distinct(weights, *drawn, count)
+    if len(chosen[0]) == count + 1:
+        return chosen
+    every = _all_elements(used, rng)
+    elements, colours = (np.concatenate(both) for both in zip(drawn, every, strict=True))
+    return _first_distinct(weights, elements, colours, count)
 
 
 def _first_distinct(
@@ -210,10 +212,11 @@ def _first_distinct(
 
 
 def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The identity, then n independent uniform elements of the group."""
-    elements = np.concatenate([np.zeros(1, np.uint8), rng.integers(0, 8, n, dtype=np.uint8)])
+    """The identity, then n independent uniform elements of the group; a larger n begins with the same ones."""
+    draws = rng.random((n, COLOURS))
+    elements = np.concatenate([np.zeros(1, np.uint8), (8 * draws[:, 0]).astype(np.uint8)])
     colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (n + 1, 1))
-    colours[1:, 1:] = rng.permuted(colours[1:, 1:], axis=1)
+    colours[1:, 1:] = np.argsort(draws[:, 1:], axis=1, kind="stable") + 1
     return elements, colours
 
 
