@@ -47,7 +47,7 @@ def kept_bytes(config: ModelConfig, batch: int) -> int:
 
 def peak_bytes(config: ModelConfig) -> int:
     """Peak GPU memory of a forward and a backward pass at the paper's batch, in bf16."""
-    model = RecursiveModel(config).cuda()
+    model = RecursiveModel(config).to("cuda")
     torch.cuda.reset_peak_memory_stats()
     torch.autograd.backward(loss_of(model, PAPER_BATCH, "cuda", torch.bfloat16))
     return torch.cuda.max_memory_allocated()
