@@ -1,11 +1,13 @@
 """Typed configuration: what a model is, how it is trained, on which data."""
 
+import math
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from data_prep.files import InputError
 
 Mixer = Literal["attention", "mlp"]
+Positions = Literal["sequence", "grid"]
 Recursion = Literal["answer_and_latent", "single_latent", "single_latent_text", "multi_scale_latent", "direct"]
 HaltingRule = Literal["correctness", "q_learning", "never"]
 TokenLoss = Literal["stablemax", "softmax"]
@@ -35,6 +37,8 @@ class ModelConfig:
     """Feed-forward expansion of SwiGLU."""
     mixer: Mixer = "attention"
     """How positions exchange information: self-attention, or an MLP over tokens (fixed length)."""
+    positions: Positions = "sequence"
+    """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
     latent_steps: int = 6
@@ -216,9 +220,14 @@ def check_config(config: RunConfig) -> None:
             limits = f"at least {least}" if most == INFINITY else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
     head_size = config.model.hidden // config.model.heads
-    if config.model.mixer == "attention" and (head_size < 2 or head_size % 2):
-        # Rotary positions turn the numbers of a head in pairs.
-        raise InputError(f"model.heads: {config.model.heads} heads of {head_size} numbers, expected an even size")
+    # Rotary positions turn the numbers of a head in pairs, as many by row as by column where they tell these apart.
+    turned = 4 if config.model.positions == "grid" else 2
+    if config.model.mixer == "attention" and (head_size < 2 or head_size % turned):
+        raise InputError(
+            f"model.heads: {config.model.heads} heads of {head_size} numbers, expected a multiple of {turned} numbers"
+        )
+    if config.model.positions == "grid" and math.isqrt(config.model.seq_len) ** 2 != config.model.seq_len:
+        raise InputError(f"model.seq_len: found {config.model.seq_len}, expected a square for model.positions grid")
 
 
 def to_json(config: Any) -> dict[str, Any]:

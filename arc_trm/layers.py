@@ -15,6 +15,7 @@ from arc_trm.attention import attend
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
+GRID_ROTARY_BASE = 100.0
 # Standard deviation of a unit normal cut at two of its own standard deviations.
 TRUNCATED_STD = 0.8796256610342398
 
@@ -36,6 +37,17 @@ def rotary_table(positions: Tensor, head_size: int) -> Tensor:
     """Rotary angles [2, l, k] (cosines, sines) of integer `positions` [l] (Su et al. 2021, half-split layout)."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=positions.device) / head_size)
     angles = positions[:, None].float() * frequencies
+    angles = torch.cat((angles, angles), dim=-1)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def grid_rotary_table(rows: Tensor, columns: Tensor, head_size: int) -> Tensor:
+    """Rotary angles [2, l, k] for cells on a canvas: half of the pairs turn by `rows` [l], half by `columns` [l].
+
+    The head size is a multiple of 4. The base is small because a canvas has few rows.
+    """
+    frequencies = GRID_ROTARY_BASE ** (-torch.arange(0, head_size // 2, 2, device=rows.device) / (head_size // 2))
+    angles = torch.cat([place[:, None].float() * frequencies for place in (rows, columns)], dim=-1)
     angles = torch.cat((angles, angles), dim=-1)
     return torch.stack((angles.cos(), angles.sin()))
 

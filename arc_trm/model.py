@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
-from arc_trm.layers import Linear, Network, rotary_table, truncated_normal
+from arc_trm.layers import Linear, Network, grid_rotary_table, rotary_table, truncated_normal
 from arc_trm.losses import wide
 
 HALTING_BIAS = -5.0
@@ -38,6 +38,18 @@ class Output(NamedTuple):
     logits: Tensor  # [b, l, v]
     halt_logits: Tensor  # [b] float32, "the answer is right"
     continue_logits: Tensor  # [b] float32, "going on is worth more" (only trained by Q-learning members)
+
+
+def rotary_angles(config: ModelConfig) -> Tensor:
+    """Rotary angles [2, p+l, k] of the prefix and the whole canvas, for either kind of positions."""
+    prefix, head_size = config.prefix, config.hidden // config.heads
+    if config.positions == "sequence":
+        return rotary_table(torch.arange(prefix + config.seq_len), head_size)
+    cells, side = torch.arange(config.seq_len), math.isqrt(config.seq_len)
+    # The prefix stands left of the canvas, in a row above it.
+    rows = torch.cat((torch.full((prefix,), -1), cells // side))
+    columns = torch.cat((torch.arange(-prefix, 0), cells % side))
+    return grid_rotary_table(rows, columns, head_size)
 
 
 class RecursiveModel(nn.Module):
@@ -63,8 +75,7 @@ class RecursiveModel(nn.Module):
         self.initial: Tensor
         self.register_buffer("initial", truncated_normal((config.features, d), 1.0))
         self.rotary_table: Tensor
-        table = rotary_table(torch.arange(length), d // config.heads)
-        self.register_buffer("rotary_table", table, persistent=False)
+        self.register_buffer("rotary_table", rotary_angles(config), persistent=False)
 
     @property
     def answer_net(self) -> Network:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import conceptarc, maze, sudoku
+from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
 from data_prep.corpus import PINNED, RECIPES, Corpus, Merge, conceptarc_corpus, merge, own_corpus, pinned_corpus
 from data_prep.files import InputError, run_program
 from data_prep.folder import refuse_foreign
-from data_prep.store import ArcStore, build_store, save
+from data_prep.store import ArcStore, TaskEntry, build_store, save
 
+CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
 SOURCE_HELP = "a file or folder of tasks (SOLUTIONS: Kaggle's file of outputs), or a corpus: " + ", ".join(PINNED)
 
 
@@ -32,6 +34,7 @@ def add_arc_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--scored", metavar=source, action="append", default=[], help="train on its demonstrations, score its tests")
     add("--augmentations", metavar="N", type=count, default=1000, help="puzzles beside each task itself (1000)")
     add("--seed", metavar="N", type=count, default=0, help="which augmentations are drawn (0)")
+    add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
     parser.set_defaults(run=build_arc)
@@ -51,12 +54,14 @@ def build_arc(arguments: argparse.Namespace) -> int:
     merged = merge(training, scored, guarded, own, arguments.allow_leak)
     for line in describe_merge(merged):
         print(line)
+    entries = fitting(merged.entries, arguments.canvas)
     store = build_store(
-        merged.entries,
+        entries,
         arguments.augmentations,
         arguments.seed,
         {
             "recipe": arguments.recipe,
+            "canvas": arguments.canvas,
             "corpora": [corpus.describe() for corpus in (*training, *scored)],
             **merged.describe(),
         },
@@ -64,6 +69,19 @@ def build_arc(arguments: argparse.Namespace) -> int:
     save(store, arguments.out)
     print(summary(store, arguments.out))
     return 0
+
+
+def fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
+    """The tasks whose visible grids, and the output sizes these imply, fit a canvas of `side`.
+
+    Raises InputError when none does.
+    """
+    fit = tuple(entry for entry in entries if choose_side(entry.visible) <= side)
+    if not fit:
+        raise InputError(f"--canvas {side}: none of {len(entries)} tasks fits, expected a larger canvas")
+    if len(fit) < len(entries):
+        print(f"took {len(fit)} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
+    return fit
 
 
 def _corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:

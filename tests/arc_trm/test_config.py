@@ -2,8 +2,8 @@
 
 import pytest
 
-from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, TrainConfig, from_json, to_json
-from arc_trm.presets import PRESETS
+from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, TrainConfig, check_config, from_json, to_json
+from arc_trm.presets import PRESETS, override
 from data_prep.files import InputError
 
 
@@ -28,6 +28,19 @@ def test_a_run_goes_through_json(name):
 def test_wrong_settings_are_named(kind, values, message):
     with pytest.raises(InputError, match=message.replace(".", r"\.")):
         from_json(kind, values, "where")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"hidden": 30, "heads": 2}, "2 heads of 15 numbers, expected a multiple of 2 numbers"),
+        ({"hidden": 12, "heads": 2, "positions": "grid"}, "2 heads of 6 numbers, expected a multiple of 4 numbers"),
+        ({"seq_len": 26, "positions": "grid"}, "model.seq_len: found 26, expected a square for model.positions grid"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(model, message):
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        check_config(override(RunConfig(), {"model": {"puzzle_width": 5} | model}))
 
 
 def test_whole_numbers_are_welcome_where_fractions_are():

@@ -257,6 +257,20 @@ def test_windows_use_the_positions_of_the_full_canvas(window):
     assert output.logits.shape == (B, window**2, V)
 
 
+def test_grid_positions_see_rows_and_columns_alone():
+    model = build(hidden=24, heads=2, positions="grid", prefix=1, puzzle_width=24)
+    x = torch.randn(1, 2, 24)
+
+    def pair_at(*cells):
+        return model.net(x, model.rotary_table[:, [1 + row * SIDE + column for row, column in cells]])
+
+    first = pair_at((0, 0), (1, 1))
+    assert torch.allclose(first, pair_at((1, 2), (2, 3)), atol=CLOSE)
+    assert not torch.allclose(first, pair_at((0, 0), (2, 1)), atol=1e-3)
+    window = [0, *(1 + row * SIDE + column for row in range(2) for column in range(2))]
+    assert torch.equal(model.rotary(4), model.rotary_table[:, window])
+
+
 def test_the_token_mixer_refuses_windows():
     model = build(mixer="mlp")
     with pytest.raises(ValueError, match="built for 25 tokens and cannot take 4: canvas windows need attention"):

@@ -254,3 +254,23 @@ def test_help_names_every_recipe() -> None:
     ended = run("arc", "--help")
     assert ended.returncode == 0
     assert all(name in ended.stdout for name in ("arc1-train:", "public:", "competition:", "--allow-leak"))
+
+
+def square(side: int) -> dict[str, Any]:
+    pair = {"input": [[1] * side] * side, "output": [[2] * side] * side}
+    return {"train": [pair, pair], "test": [{"input": pair["input"]}]}
+
+
+def test_only_tasks_that_fit_the_canvas(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = files.write("a.json", {"small": square(10), "large": square(11), "tiny": square(2)})
+    store = build(out, "--scored", f"a={tasks}", "--canvas", "11")
+    assert [group.name for group in store.groups] == ["a/small", "a/tiny"]
+    assert store.manifest["canvas"] == 11
+    assert "took 2 of 3 tasks: those whose visible grids fit a canvas of 11x11" in capsys.readouterr().out
+
+
+def test_a_canvas_that_no_task_fits_is_refused(files: Files, out: Path) -> None:
+    tasks = files.write("a.json", {"large": square(11)})
+    with pytest.raises(InputError, match="--canvas 11: none of 1 tasks fits, expected a larger canvas"):
+        build(out, "--scored", f"a={tasks}", "--canvas", "11")
+    assert not out.exists()

@@ -45,7 +45,7 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     model = replace(demo.CONFIG.model, hidden=16, heads=2, puzzle_width=16, latent_steps=1, deep_steps=1)
     monkeypatch.setattr(demo, "CONFIG", replace(demo.CONFIG, model=model))
     monkeypatch.setattr(demo, "SOLVE_OPTIONS", ("--augmentations", "3", "--precision", "fp32"))
-    assert demo.main(["--train-time", "1s", "--solve-time", "12s"]) == 0
+    assert demo.main(["--time", "24s", "--from-scratch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "every task: demo/score.txt; scored file: demo/submission.json"
     assert "test outputs, " in lines[-2]
