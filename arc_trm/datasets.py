@@ -46,6 +46,10 @@ def open_training_data(folder: Path, config: RunConfig, device: torch.device) ->
 def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> TrainingData:
     """An ARC dataset on the full canvas, or on one window size per part."""
     train = config.train
+    if train.canvas != "full" and config.model.mixer != "attention":
+        raise InputError(
+            f"train.canvas {train.canvas} with model.mixer {config.model.mixer}: windows need attention, expected full"
+        )
     try:
         if train.canvas == "full":
             sources = [ArcSource(store, seed=config.seed, batch_size=train.batch_size, device=device)]

@@ -16,7 +16,7 @@ from arc_trm.checkpoint import (
     read_newest_checkpoint,
     tidy_checkpoints,
 )
-from arc_trm.config import to_json
+from arc_trm.config import RunConfig, from_json, to_json
 from arc_trm.naming import PuzzleNaming, carry_over
 from arc_trm.tracking import flat
 from arc_trm.trainer import Trainer
@@ -25,6 +25,8 @@ from data_prep.files import InputError, write_atomic
 
 # Settings of a model that its weights do not depend on.
 FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "graded_updates"}
+# Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
+FREE_SETTINGS = ("log.", "train.micro_batches", "model.activation_checkpointing")
 SHOWN = 60  # characters of a value in a line about a difference
 
 
@@ -107,9 +109,10 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
 
 def _changes(trainer: Trainer, facts: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     """What differs between a checkpoint and the run as it is asked for."""
-    # What is only reported or written may change at will.
-    settings = [flat(config) for config in (kept["config"], to_json(trainer.config))]
-    changes = differences(*({k: v for k, v in s.items() if not k.startswith("log.")} for s in settings))
+    # A checkpoint of an older version lacks settings that are newer: it ran with their defaults.
+    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
+    settings = [flat(to_json(config)) for config in (earlier, trainer.config)]
+    changes = differences(*({k: v for k, v in s.items() if not k.startswith(FREE_SETTINGS)} for s in settings))
     if kept["data_digest"] != facts["data_digest"]:
         described = [name for name in facts if name != "data_digest"]
         details = differences({name: kept.get(name) for name in described}, {name: facts[name] for name in described})

@@ -203,7 +203,7 @@ def explained_memory(config: RunConfig, accelerator: Accelerator) -> Iterator[No
         if not _out_of_memory(error):
             raise
         raise InputError(
-            f"out of memory on {accelerator.device}: raise train.micro_batches (now {config.train.micro_batches}) or "
-            f"lower train.batch_size (now {config.train.batch_size}) or log.evaluation_batch "
-            f"(now {config.log.evaluation_batch})"
+            f"out of memory on {accelerator.device}: raise train.micro_batches (now {config.train.micro_batches}), "
+            f"switch model.activation_checkpointing on, lower train.batch_size (now {config.train.batch_size}) "
+            f"or log.evaluation_batch (now {config.log.evaluation_batch})"
         ) from error

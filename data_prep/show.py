@@ -99,7 +99,7 @@ def describe_dataset(folder: Path) -> str:
     rows = [
         ("kind", f"{manifest['kind']}, format version {manifest['version']}, built by arc-trm {manifest['package']}")
     ]
-    plain = ("recipe", "source", "side", "seed", "augmentations")
+    plain = ("recipe", "source", "side", "canvas", "seed", "augmentations")
     rows += [(name, str(manifest[name])) for name in plain if manifest.get(name) is not None]
     rows += [
         ("corpus", f"{corpus['name']} at {corpus['version']}: {_number(corpus['tasks'], 'task')}")

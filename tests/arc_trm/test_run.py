@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from arc_trm import checkpoint, run
 from arc_trm.batches import Batch
-from arc_trm.checkpoint import checkpoint_folders, read_export, read_newest_checkpoint
+from arc_trm.checkpoint import STATE, checkpoint_folders, read_export, read_folder, read_newest_checkpoint, write_folder
 from arc_trm.config import RunConfig
 from arc_trm.naming import PuzzleNaming
 from arc_trm.trainer import NonFiniteLoss, Part, Trainer
@@ -285,7 +285,9 @@ def test_a_report_that_cannot_be_written_ends_the_run_in_one_line(
 ])  # fmt: skip
 def test_running_out_of_memory_says_what_to_lower(tmp_path: Path, fails: Callable[[], object]) -> None:
     accelerator = run.make_accelerator("none", tmp_path)
-    said = r"out of memory on cpu: raise train.micro_batches \(now 1\) or lower train.batch_size \(now 8\) or"
+    said = (
+        r"out of memory on cpu: raise train.micro_batches \(now 1\), switch .* on, lower train.batch_size \(now 8\) or"
+    )
     with pytest.raises(InputError, match=said), run.explained_memory(TINY, accelerator):
         fails()
 
@@ -370,9 +372,24 @@ def test_other_settings_are_refused_by_name_unless_allowed(tmp_path: Path, name:
         start(tmp_path, config, resume=True)
 
 
-def test_what_is_only_reported_may_change(tmp_path: Path) -> None:
+def test_what_is_only_reported_and_what_costs_memory_may_change(tmp_path: Path) -> None:
     go(tmp_path)
     start(tmp_path, with_settings(TINY, log={"every": 2, "checkpoint_every": 3}), resume=True)
+    leaner = with_settings(TINY, train={"micro_batches": 2}, model={"activation_checkpointing": True})
+    start(tmp_path, leaner, resume=True)
+
+
+def test_a_checkpoint_without_a_newer_setting_had_its_default(tmp_path: Path) -> None:
+    go(tmp_path)
+    newest = checkpoint_folders(tmp_path)[-1]
+    tensors, facts = read_folder(newest, STATE)
+    del facts["config"]["model"]["positions"]
+    write_folder(newest, STATE, tensors, facts)
+    start(tmp_path, resume=True)
+    facts["config"]["model"]["layers"] = "two"
+    write_folder(newest, STATE, tensors, facts)
+    with pytest.raises(InputError, match=r"the configuration of the checkpoint\.model\.layers: found 'two'"):
+        start(tmp_path, resume=True)
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:

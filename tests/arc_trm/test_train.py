@@ -165,6 +165,7 @@ def test_every_preset_is_within_the_ranges() -> None:
     ("preset", "more", "said"),
     [
         ("sudoku-small", ["--train.canvas", "full"], "the dataset (arc) has 900 tokens of 12 kinds"),
+        ("arc1-mlp", ["--train.canvas", "sizes"], "train.canvas sizes with model.mixer mlp: windows need attention"),
         ("arc1-small", ["--train.batch-size", "6"], "6 slots cannot be shared among 1 canvas sizes in multiples of 4"),
         (
             "arc1-small",
