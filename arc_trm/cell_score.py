@@ -17,7 +17,6 @@ from arc_trm.cells import CHECKS, evaluation_batches
 from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
 from arc_trm.evaluate import Predictor
-from arc_trm.halting import HALTING_RULES
 from arc_trm.model import RecursiveModel
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
@@ -28,26 +27,17 @@ from data_prep.store import open_store
 
 @torch.no_grad()
 def score_cells(predictor: Predictor, store: CellStore, batch_size: int, accelerator: Accelerator) -> dict[str, float]:
-    """The four figures over all test puzzles, which the processes share; answers are those of the last step."""
+    """The four figures over all test puzzles, which the processes share."""
     mine = store.test[accelerator.process_index :: accelerator.num_processes]
     share = -(-batch_size // accelerator.num_processes)
     sums = torch.zeros(5, dtype=torch.float64)
     for batch, valid in evaluation_batches(mine, share, accelerator.device):
-        rows, cells = batch.inputs.shape
-        state = tuple(part.contiguous() for part in predictor.model.initial_state(rows, cells, predictor.dtype))
-        puzzle = predictor.embedding.table[batch.puzzle_ids]
-        last = predictor.halting.max_supervision_steps
-        steps = torch.full((rows,), last, device=accelerator.device)
-        for step in range(1, last + 1):
-            output = predictor.forward(state, batch.inputs, puzzle)
-            state = output.state
-            steps = torch.where(HALTING_RULES[predictor.halting.rule](output), steps.clamp(max=step), steps)
-        answers = output.logits.argmax(-1)[:valid]
+        answers, _, steps = (part[:valid] for part in predictor.answer(batch))
         right = (answers == batch.labels[:valid]).double().cpu()
         questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
-        obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.to(torch.uint8).cpu().numpy()))
+        obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.cpu().numpy()))
         exact = right.min(-1).values
-        parts = (exact, obeys.double(), right.mean(-1), steps[:valid].double().cpu(), torch.ones(valid))
+        parts = (exact, obeys.double(), right.mean(-1), steps.double().cpu(), torch.ones(valid))
         sums += torch.stack([part.sum().double() for part in parts])
     exact_sum, valid_sum, cell_sum, step_sum, count = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
     return {
@@ -69,7 +59,9 @@ def cell_evaluation(store: CellStore, log: LogConfig) -> Callable[[Trainer], dic
     return evaluate
 
 
-def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) -> dict[str, float]:
+def score_export(
+    checkpoint: Path, data: Path, batch_size: int, precision: str, early_exit: bool = False
+) -> dict[str, float]:
     """The figures of a finished run or export on a dataset's test puzzles; raises InputError where they do not fit."""
     store = open_store(data)
     if not isinstance(store, CellStore):
@@ -88,7 +80,8 @@ def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) 
     embedding = PuzzleEmbedding(1, model.puzzle_width, accelerator.device)
     embedding.table.copy_(exported.puzzle_mean)
     dtype = resolve_precision(precision, accelerator.device)
-    return score_cells(Predictor(net, net, embedding, exported.halting, dtype), store, batch_size, accelerator)
+    predictor = Predictor(net, net, embedding, exported.halting, dtype, early_exit)
+    return score_cells(predictor, store, batch_size, accelerator)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,8 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="puzzles at once (256)")
     parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="arithmetic (auto)")
+    parser.add_argument("--early-exit", action="store_true", help="take an answer as soon as the model wants to halt")
     arguments = parser.parse_args(argv)
-    figures = score_export(arguments.checkpoint, arguments.data, arguments.batch_size, arguments.precision)
+    figures = score_export(
+        arguments.checkpoint, arguments.data, arguments.batch_size, arguments.precision, arguments.early_exit
+    )
     print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     return 0
 

@@ -83,7 +83,7 @@ class HaltingConfig:
     rule: HaltingRule = "correctness"
     """Halt when the answer is likelier right than not, when stopping beats going on (Q-learning), or never early."""
     max_supervision_steps: int = 16
-    """Supervision steps at most (N_sup); evaluation always takes all of them."""
+    """Supervision steps at most (N_sup); an evaluation takes all of them, but for `log.early_exit`."""
     exploration: float = 0.1
     """Probability that a training step demands a random minimum of 2..N_sup steps before halting counts."""
     continue_loss: bool = False

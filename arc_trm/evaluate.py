@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,14 @@ from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.sampler import Rows, fixed_batches
 
 
+class Answers(NamedTuple):
+    """What a batch of b rows was answered."""
+
+    tokens: Tensor  # uint8 [b, l], most likely tokens
+    halting: Tensor  # float32 [b], halting probability
+    steps: Tensor  # int64 [b], the first supervision step at which the row wanted to halt, else the last
+
+
 @dataclass(frozen=True)
 class Predictor:
     """What turns a batch into answers: the forward pass, its model, the embedding table and the halting settings."""
@@ -31,22 +40,22 @@ class Predictor:
     early_exit: bool = False
 
     @torch.no_grad()
-    def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Most likely tokens uint8 [b, l] and halting probability float32 [b] after the last supervision step.
-
-        With `early_exit` they are those of the step at which the row wants to halt, if that comes earlier.
-        """
+    def answer(self, batch: Batch) -> Answers:
+        """The answers after the last supervision step; with `early_exit`, after the step at which a row halts."""
         size, tokens = batch.inputs.shape
         state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
         puzzle = self.embedding.table[batch.puzzle_ids]
         if self.early_exit:
             return self._answer_early(state, batch.inputs, puzzle)
-        for _ in range(self.halting.max_supervision_steps):
+        last = self.halting.max_supervision_steps
+        steps = torch.full((size,), last, device=batch.inputs.device)
+        for step in range(1, last + 1):
             output = self.forward(state, batch.inputs, puzzle)
             state = output.state
-        return output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid()
+            steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
+        return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
 
-    def _answer_early(self, state: State, inputs: Tensor, puzzle: Tensor) -> tuple[Tensor, Tensor]:
+    def _answer_early(self, state: State, inputs: Tensor, puzzle: Tensor) -> Answers:
         """Rows leave when they halt; whenever half of them have, the others are packed into half the batch.
 
         Batch sizes are halves of b, so that a compiled model sees few shapes.
@@ -54,6 +63,7 @@ class Predictor:
         size, tokens = inputs.shape
         answers = torch.empty(size, tokens, dtype=torch.uint8, device=inputs.device)
         halting = torch.empty(size, device=inputs.device)
+        steps = torch.empty(size, dtype=torch.int64, device=inputs.device)
         rows = torch.arange(size, device=inputs.device)  # of the batch, for every row in work
         waiting = torch.ones_like(rows, dtype=torch.bool)
         for step in range(1, self.halting.max_supervision_steps + 1):
@@ -63,6 +73,7 @@ class Predictor:
             done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
             answers[rows[done]] = output.logits[done].argmax(-1).to(torch.uint8)
             halting[rows[done]] = output.halt_logits[done].sigmoid().float()
+            steps[rows[done]] = step
             waiting = waiting & ~done
             left = int(waiting.sum())
             if left == 0:
@@ -72,7 +83,7 @@ class Predictor:
                 kept = torch.argsort(~waiting, stable=True)[: _halved(len(rows), left)]
                 state = tuple(part[kept] for part in state)
                 inputs, puzzle, rows, waiting = inputs[kept], puzzle[kept], rows[kept], waiting[kept]
-        return answers, halting
+        return Answers(answers, halting, steps)
 
 
 def _halved(size: int, needed: int) -> int:
@@ -87,7 +98,7 @@ class MemoryLimit:
 
     at_once: int
 
-    def answer(self, predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answer(self, predictor: Predictor, batch: Batch) -> Answers:
         """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
         while True:
             try:
@@ -96,7 +107,7 @@ class MemoryLimit:
                 if self.at_once == 1:
                     raise
             else:
-                return torch.cat([tokens for tokens, _ in parts]), torch.cat([halting for _, halting in parts])
+                return Answers(*map(torch.cat, zip(*parts, strict=True)))
             self.at_once = -(-self.at_once // 2)
             torch.cuda.empty_cache()
             print(f"note: out of memory, going on with {self.at_once} rows at once", file=sys.stderr)
@@ -129,7 +140,7 @@ def predict(
     within_memory = MemoryLimit(share)
     for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
         mine = chunk[np.arange(first, first + share)]
-        tokens, halting = within_memory.answer(predictor, batches.make(mine))
+        tokens, halting, _ = within_memory.answer(predictor, batches.make(mine))
         if accelerator.num_processes > 1:
             tokens, halting = accelerator.gather((tokens, halting))
         yield Predicted(chunk[np.arange(valid)], tokens[:valid].cpu().numpy(), halting[:valid].float().cpu().numpy())

@@ -63,8 +63,9 @@ def test_rows_leave_with_the_answer_of_the_step_at_which_they_halt():
         return model(state, inputs, puzzle)
 
     predictor = Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64, True)
-    got, probability = predictor.answer(batch)
+    got, probability, taken = predictor.answer(batch)
     assert got.tolist() == answers
+    assert taken.tolist() == steps
     torch.testing.assert_close(probability.double(), torch.tensor(halting, dtype=torch.float64), atol=1e-6, rtol=0)
     assert sum(sizes) < ROWS * max(steps)
     assert set(sizes) <= {13, 6, 3, 1}
@@ -78,5 +79,6 @@ def test_off_by_default_every_row_takes_all_steps():
         calls.append(len(inputs))
         return model(state, inputs, puzzle)
 
-    Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64).answer(batch)
+    plain = Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64)
+    assert plain.answer(batch).steps.tolist() == one_by_one(model, batch, embedding)[2]
     assert calls == [ROWS] * STEPS

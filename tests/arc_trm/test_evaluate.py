@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import LogConfig
-from arc_trm.evaluate import MemoryLimit, Predictor, predict
+from arc_trm.evaluate import Answers, MemoryLimit, Predictor, predict
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Part, Trainer
 from data_prep.store import ArcStore, TaskEntry, build_store
@@ -49,7 +49,7 @@ def test_an_answer_is_that_of_the_last_supervision_step() -> None:
     trainer = tiny_trainer(double=True)
     losses(trainer, 3)
     batch = some_batch()
-    tokens, halting = trainer.predictor().answer(batch)
+    tokens, halting, _ = trainer.predictor().answer(batch)
     state = trainer.model.initial_state(7, 25, torch.float64)
     with torch.no_grad():
         for _ in range(TINY.halting.max_supervision_steps):
@@ -71,7 +71,7 @@ def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
     for name in ("puzzles", "pairs"):
         together = np.concatenate([getattr(part.rows, name) for part in answers])
         assert np.array_equal(together, getattr(rows, name))
-    tokens, halting = trainer.predictor().answer(batches.make(rows))
+    tokens, halting, _ = trainer.predictor().answer(batches.make(rows))
     assert np.array_equal(np.concatenate([part.tokens for part in answers]), tokens.numpy())
     np.testing.assert_allclose(np.concatenate([part.halting for part in answers]), halting.numpy(), rtol=1e-6)
 
@@ -80,7 +80,7 @@ def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
 class Narrow(Predictor):
     """A predictor that memory allows two rows at once."""
 
-    def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def answer(self, batch: Batch) -> Answers:
         if len(batch.inputs) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super().answer(batch)
@@ -90,7 +90,7 @@ def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixtur
     plain = tiny_trainer(double=True).predictor()
     narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
     limit = MemoryLimit(7)
-    tokens, halting = limit.answer(narrow, some_batch())
+    tokens, halting, _ = limit.answer(narrow, some_batch())
     expected = plain.answer(some_batch())
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(halting, expected[1])
@@ -102,7 +102,7 @@ def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixtur
 def test_memory_for_not_even_one_row_is_an_error() -> None:
     @dataclass(frozen=True)
     class Impossible(Predictor):
-        def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        def answer(self, batch: Batch) -> Answers:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     plain = tiny_trainer().predictor()
@@ -182,10 +182,11 @@ def test_the_perfect_model_solves_everything() -> None:
 
     @dataclass(frozen=True)
     class Perfect(Predictor):
-        def answer(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        def answer(self, batch: Batch) -> Answers:
             keys = zip(batch.puzzle_ids.tolist(), batch.inputs, strict=True)
             labels = torch.stack([known[puzzle, inputs.numpy().tobytes()] for puzzle, inputs in keys])
-            return labels.clamp(min=0).to(torch.uint8), torch.ones(len(labels))
+            ones = torch.ones(len(labels))
+            return Answers(labels.clamp(min=0).to(torch.uint8), ones, ones.long())
 
     plain = trainer.predictor()
     trainer.predictor = lambda: Perfect(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]

@@ -53,7 +53,7 @@ def test_the_last_step_is_what_prediction_answers(side: int) -> None:
     inputs = torch.from_numpy(encode(question, side=found).astype(np.int32))[None]
     batch = type("OneRow", (), {"inputs": inputs, "puzzle_ids": torch.zeros(1, dtype=torch.int64)})
     predictor = Predictor(model, model, embedding, made.halting, torch.float32)
-    tokens, halting = predictor.answer(batch)  # type: ignore[arg-type]
+    tokens, halting, _ = predictor.answer(batch)  # type: ignore[arg-type]
     assert len(steps) == STEPS
     np.testing.assert_array_equal(steps[-1].answer, tokens[0].numpy())
     assert steps[-1].halting == pytest.approx(float(halting[0]))

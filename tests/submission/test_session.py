@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import read_export
-from arc_trm.evaluate import Predictor
+from arc_trm.evaluate import Answers, Predictor
 from arc_trm.run import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import store as store_module
@@ -60,7 +60,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], fl
         train(trainer)
         clock.time += step(trainer.step)
 
-    def answered(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answered(predictor: Predictor, batch: Batch) -> Answers:
         clock.time += answer * len(batch.inputs)
         return reply(predictor, batch)
 
@@ -68,11 +68,17 @@ def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], fl
     monkeypatch.setattr(Predictor, "answer", answered)
 
 
+def undecided(tokens: Tensor) -> Answers:
+    """Answers of which the model thinks that they may be right or wrong."""
+    rows = len(tokens)
+    return Answers(tokens, torch.full((rows,), 0.5), torch.ones(rows, dtype=torch.int64))
+
+
 def copying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are the questions: every puzzle votes for the input grid."""
 
-    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return batch.inputs.to(torch.uint8), torch.full((len(batch.inputs),), 0.5)
+    def answer(predictor: Predictor, batch: Batch) -> Answers:
+        return undecided(batch.inputs.to(torch.uint8))
 
     monkeypatch.setattr(Predictor, "answer", answer)
 
@@ -155,7 +161,7 @@ def test_the_deadline_is_kept(
     slow(monkeypatch, clock, seconds, answer)
     real = Predictor.answer
 
-    def answered(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answered(predictor: Predictor, batch: Batch) -> Answers:
         clock.time += answer * (factor[0] - 1) * len(batch.inputs)
         return real(predictor, batch)
 
@@ -204,7 +210,7 @@ def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pyt
     real = Predictor.answer
     sizes = []
 
-    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answer(predictor: Predictor, batch: Batch) -> Answers:
         sizes.append(len(batch.inputs))
         if len(batch.inputs) > 3:
             raise torch.OutOfMemoryError("no more than 3 rows")
@@ -225,10 +231,10 @@ def test_answers_that_go_on_beyond_their_window_are_repeated(
 ) -> None:
     found = []
 
-    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answer(predictor: Predictor, batch: Batch) -> Answers:
         """Canvases full of one colour, which no EOS closes."""
         found.append(math.isqrt(batch.inputs.shape[1]))
-        return torch.full_like(batch.inputs, 2).to(torch.uint8), torch.full((len(batch.inputs),), 0.5)
+        return undecided(torch.full_like(batch.inputs, 2).to(torch.uint8))
 
     monkeypatch.setattr(Predictor, "answer", answer)
     session, _ = make_session(tmp_path, steps=1, canvas=canvas, votes=1)
@@ -240,7 +246,7 @@ def test_answers_that_go_on_beyond_their_window_are_repeated(
 
 
 def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(predictor: Predictor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def answer(predictor: Predictor, batch: Batch) -> Answers:
         raise torch.OutOfMemoryError("nothing fits")
 
     monkeypatch.setattr(Predictor, "answer", answer)
