@@ -26,5 +26,6 @@ def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "i
     if lacking is not None:
         print(f"note: running without torch.compile: {lacking}", file=sys.stderr)
         return model
+    print("note: compiling; the first steps take up to a minute for every canvas size", file=sys.stderr)
     torch._dynamo.config.recompile_limit = GRAPHS
     return torch.compile(model, dynamic=False, fullgraph=True, backend=backend)  # type: ignore[return-value]

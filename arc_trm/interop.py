@@ -157,7 +157,9 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], str]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # What torch says of a file that is none of its own, is advice to load it unsafely.
+        foreign = isinstance(error, pickle.UnpicklingError)
+        reason = "another format" if foreign else (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path}: cannot read as a torch file of tensors alone ({reason})") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{path}: expected a torch file of named tensors, found {type(content).__name__}")

@@ -111,6 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: Arguments, accelerator: Accelerator) -> str:
     """The whole run; returns the line to end with."""
     config, out = arguments.config, arguments.out
+    if arguments.minutes < 0:
+        raise InputError(f"--minutes: found {arguments.minutes}, expected at least 0")
+    if out.resolve() == arguments.data.resolve():
+        raise InputError(f"--out {out}: is the dataset of --data too, expected another folder")
     data = open_training_data(arguments.data, config, accelerator.device)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
     trainer = Trainer(

@@ -31,7 +31,8 @@ def read_json(path: Path | str) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise InputError(f"{path}: not JSON ({error})") from error
+        reason = "binary data" if b"\0" in data[:1000] else error
+        raise InputError(f"{path}: not JSON ({reason})") from error
 
 
 def read_json_once(path: Path | str) -> Any:

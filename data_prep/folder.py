@@ -99,16 +99,17 @@ def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError(f"{folder}: is a file, expected a folder for the dataset")
+        raise InputError(f"{folder}: is a file, expected a folder")
+    what = format.removeprefix("arc-trm-")
     names = {file.name for file in folder.iterdir() if not file.name.startswith(".")}
     if not names:
         return
     manifest = read_json(folder / MANIFEST) if MANIFEST in names else None
     if not isinstance(manifest, dict) or manifest.get("format") != format:
-        raise InputError(f"{folder}: holds other files, expected a new folder or an older dataset")
+        raise InputError(f"{folder}: holds other files, expected a new folder or an older {what}")
     others = sorted(names - {MANIFEST} - set(manifest.get("digests") or []))
     if others:
-        raise InputError(f"{folder}: holds {others[0]}, which is no part of the older dataset; move it elsewhere first")
+        raise InputError(f"{folder}: holds {others[0]}, which is no part of the older {what}; move it elsewhere first")
 
 
 def _flush(file: Path) -> None:
@@ -119,6 +120,8 @@ def _flush(file: Path) -> None:
 def read_manifest(folder: Path | str, kinds: Sequence[str]) -> Manifest:
     """The manifest of a dataset folder; raises InputError when format, version or kind is not ours."""
     path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder}: no dataset, expected a folder that `python -m data_prep.build` wrote")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise InputError(f"{path}: not the manifest of a dataset, expected format {FORMAT}")

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, read_json_once
+import orjson
+
+from data_prep.files import InputError, read_json_once, write_atomic
 from data_prep.grid import Grid, describe, grid_digest, parse_grid
 
 
@@ -161,3 +163,28 @@ def _add_task_outputs(task: Task, outputs: Sequence[Grid], where: str) -> Task:
             raise InputError(f"{where}: task {task.task_id}, output {i} differs from the task's own output")
     tests = tuple(Pair(pair.input, output) for pair, output in zip(task.tests, outputs, strict=True))
     return replace(task, tests=tests)
+
+
+def write_tasks(tasks: Sequence[Task], folder: Path, prefix: str = "") -> tuple[Path, Path]:
+    """Write challenges.json, as the competition hands tasks out, and solutions.json; both paths.
+
+    `prefix` stands in front of both names. Raises InputError for a task that hides an output, or cannot be written.
+    """
+    challenges, solutions = folder / f"{prefix}challenges.json", folder / f"{prefix}solutions.json"
+    asked = {
+        task.task_id: {
+            "train": [{"input": pair.input.tolist(), "output": _cells(task, pair)} for pair in task.demonstrations],
+            "test": [{"input": pair.input.tolist()} for pair in task.tests],
+        }
+        for task in tasks
+    }
+    known = {task.task_id: [_cells(task, pair) for pair in task.tests] for task in tasks}
+    write_atomic(challenges, orjson.dumps(asked))
+    write_atomic(solutions, orjson.dumps(known))
+    return challenges, solutions
+
+
+def _cells(task: Task, pair: Pair) -> list[list[int]]:
+    if pair.output is None:
+        raise InputError(f"task {task.name}: hides an output, expected tasks whose outputs are known")
+    return pair.output.tolist()

@@ -24,13 +24,12 @@ from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import Corpus, merge, pinned_corpus
 from data_prep.files import read_json, run_program, write_atomic
 from data_prep.store import ArcStore, TaskEntry, build_store
-from data_prep.tasks import Pair, Task, read_solutions
+from data_prep.tasks import Pair, Task, read_solutions, write_tasks
 from submission import report, score, solve
 from submission.attempts import read_submission
 from submission.desk import make_folder, summary_path
 from submission.plan import duration, duration_text
 from submission.preflight import try_arithmetic
-from submission.rehearse import write_tasks
 
 TASKS = 20
 SIDE = CANVAS_SIDES[0]
@@ -44,7 +43,10 @@ CONFIG: RunConfig = override(
     },
 )
 # The demo's tasks are small, and so are their answers: an unfinished model's are not repeated on the full canvas.
-SOLVE_OPTIONS = ("--canvas=strict", "--augmentations=100", "--votes=32", "--lr=5e-4", "--embedding-share=0.1")
+SOLVE_OPTIONS = (
+    "--canvas=strict", "--augmentations=8", "--batch-size=64", "--lr=4e-4", "--embedding-share=0.1", "--compile",
+    "--ranking=all",
+)  # fmt: skip
 
 
 def hidden(task: Task) -> Task:

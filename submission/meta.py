@@ -27,7 +27,7 @@ class SubmissionMeta:
             names = ", ".join(self.trained_on[:5]) + (", ..." if len(self.trained_on) > 5 else "")
             lines.append(f"CONTAMINATED: the checkpoint was trained on {len(self.trained_on)} of its tasks: {names}")
         else:
-            lines.append("none of its tasks was among the checkpoint's training tasks")
+            lines.append("none of its test outputs was a training label of the checkpoint")
         return lines
 
 

@@ -19,7 +19,7 @@ def is_rerun() -> bool:
 
 def find_challenges(root: Path, name: str = "arc-agi_test_challenges.json") -> Path:
     """The file of challenges to solve below `root`; raises InputError unless there is just one."""
-    return _only(list(_files(root, name)), root, name)
+    return _only(list(_files(root, name)), root, name, "--challenges")
 
 
 def find_export(root: Path) -> Path:
@@ -29,7 +29,7 @@ def find_export(root: Path) -> Path:
         value = read_json(path)
         if isinstance(value, dict) and value.get("format") == "arc-trm-export":
             found.append(path.parent)
-    return _only(found, root, "export.json of a checkpoint")
+    return _only(found, root, "export.json of a checkpoint", "--checkpoint")
 
 
 def find_solved(root: Path) -> list[tuple[Path, Path]]:
@@ -53,8 +53,8 @@ def _files(root: Path, name: str) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-def _only(found: list[Path], root: Path, what: str) -> Path:
+def _only(found: list[Path], root: Path, what: str, option: str) -> Path:
     if len(found) != 1:
         places = ", ".join(map(str, found[:3])) or "none"
-        raise InputError(f"{root}: expected one {what} below it, found {places}; name the right one as an option")
+        raise InputError(f"{option} is not given, and {root} should hold one {what}: found {places}")
     return found[0]

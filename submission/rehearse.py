@@ -4,11 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
-from data_prep.files import write_atomic
 from data_prep.overlap import trained_on
-from data_prep.tasks import Pair, Task, read_tasks, task_digest
+from data_prep.tasks import Task, read_tasks, task_digest
 from submission.mounts import find_solved
 
 # Of ARC-AGI-2's 120 public evaluation tasks 49 ask for several outputs; of its training tasks only 7 %.
@@ -79,23 +76,3 @@ def choose(tasks: Sequence[Task], count: int) -> list[Task]:
     wanted = max(wanted, count - len(single))
     chosen = [*several[:wanted], *single[: count - wanted]]
     return sorted(chosen, key=lambda task: task.task_id)
-
-
-def write_tasks(tasks: Sequence[Task], folder: Path) -> tuple[Path, Path]:
-    """Write challenges.json, as the competition hands tasks out, and solutions.json; both paths."""
-    challenges, solutions = folder / "challenges.json", folder / "solutions.json"
-    asked = {
-        task.task_id: {
-            "train": [{"input": pair.input.tolist(), "output": _cells(pair)} for pair in task.demonstrations],
-            "test": [{"input": pair.input.tolist()} for pair in task.tests],
-        }
-        for task in tasks
-    }
-    write_atomic(challenges, orjson.dumps(asked))
-    write_atomic(solutions, orjson.dumps({task.task_id: [_cells(pair) for pair in task.tests] for task in tasks}))
-    return challenges, solutions
-
-
-def _cells(pair: Pair) -> list[list[int]]:
-    assert pair.output is not None
-    return pair.output.tolist()

@@ -12,6 +12,7 @@ missing, what is mounted below --input is searched by content.
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,8 +22,9 @@ import orjson
 
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
-from data_prep.tasks import Task, read_tasks
+from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.answers import show_answers
+from submission.attempts import read_submission
 from submission.desk import Desk, make_folder, summary_path
 from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration, duration_text
@@ -45,6 +47,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         desk = Desk(tasks, arguments.out, arguments.candidates, *rankings, writes=is_first_process())
         # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
         if holds_export(checkpoint) or not arguments.out.exists():
+            keep_older(arguments.out)
             desk.open()
     facts: dict[str, Any] = {"mode": mode}
     summary = arguments.summary or summary_path(arguments.out)
@@ -73,6 +76,19 @@ def refuse_clashes(arguments: argparse.Namespace) -> None:
         refuse_input(path, [arguments.challenges])
 
 
+def keep_older(out: Path) -> None:
+    """Keep the submission that stands at `out` beside it; raises InputError where another kind of file stands there."""
+    if not out.is_file() or not is_first_process():
+        return
+    try:
+        read_submission(out)
+    except InputError as error:
+        raise InputError(f"{out}: holds no submission, expected one or no file there ({error})") from error
+    previous = out.with_name(f"{out.stem}.previous{out.suffix}")
+    write_atomic(previous, out.read_bytes())
+    print(f"note: the older {out.name} is kept as {previous.name}", file=sys.stderr)
+
+
 def is_first_process() -> bool:
     """Whether this is the process that writes; known before torch is."""
     return os.environ.get("RANK", "0") == "0"
@@ -90,12 +106,13 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
             raise InputError("--rehearse chooses its own tasks, expected no --challenges")
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
-        from submission.rehearse import stand_in, write_tasks
+        from submission.rehearse import stand_in
 
         chosen = stand_in(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
         if is_first_process():
             make_folder(arguments.out.parent)
-            write_tasks(chosen.tasks, arguments.out.parent)  # for submission.score and submission.report
+            # For submission.score and submission.report.
+            write_tasks(chosen.tasks, arguments.out.parent, f"{arguments.out.stem}.")
         return chosen.tasks, chosen.describe()
     path = arguments.challenges or find_challenges(arguments.input)
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
@@ -103,7 +120,9 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
 
 def leave(desk: Desk, plan: TimePlan, facts: dict[str, Any], summary: Path) -> None:
     """The watchdog's last words."""
-    desk.troubles.append("something hung until the time was over")
+    desk.troubles.append(
+        "the time was over before the program had ended: something hung, or --time-budget is too short"
+    )
     desk.write()
     report(desk, plan, facts, summary)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arc_trm.checkpoint import read_export
+from arc_trm.presets import PRESETS
 from data_prep.canvas import CANVAS_SIDES
 from data_prep.corpus import Corpus, pinned_corpus
 from data_prep.overlap import trained_on
@@ -39,8 +41,31 @@ def test_nothing_that_is_scored_is_trained_on() -> None:
     assert trained_on(pinned_corpus("arc1-evaluation").tasks, store.training_digests()).tests == ()
 
 
+def test_the_shipped_export_has_seen_no_pair_that_is_scored() -> None:
+    export = read_export(demo.SHIPPED)
+    evaluation = pinned_corpus("arc1-evaluation").tasks
+    seen = trained_on(evaluation, export.training_tasks)
+    assert seen.tests == ()
+    assert export.facts["recipe"] == "arc1-train"
+    assert export.facts["leak"] == []
+    # What it did see is known: the check above can fail.
+    assert len(trained_on(pinned_corpus("arc1-training").tasks, export.training_tasks).tests) > 100
+    assert export.model == PRESETS["arc1-tiny"].model
+    assert sum(file.stat().st_size for file in demo.SHIPPED.iterdir()) < 4_000_000
+
+
 @pytest.mark.slow
-def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_runs_with_the_shipped_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--time", "25s", "--out", str(tmp_path / "demo")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"every task: {tmp_path}/demo/score.txt; scored file: {tmp_path}/demo/submission.json"
+    assert "CONTAMINATED" not in "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_scratch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     model = replace(demo.CONFIG.model, hidden=16, heads=2, puzzle_width=16, latent_steps=1, deep_steps=1)
     monkeypatch.setattr(demo, "CONFIG", replace(demo.CONFIG, model=model))

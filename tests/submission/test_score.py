@@ -223,7 +223,7 @@ def test_a_clean_meta_file_says_so(folder: Path, capsys: pytest.CaptureFixture[s
     write_meta(folder / "submission.json", SubmissionMeta("0123abcd", False, ()))
     assert main([*SCORE]) == 0
     text = capsys.readouterr().out
-    assert "none of its tasks was among the checkpoint's training tasks" in text
+    assert "none of its test outputs was a training label of the checkpoint" in text
     assert "LEAK" not in text
     assert "CONTAMINATED" not in text
 

@@ -60,7 +60,7 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
     facts = summary(files)
     assert lines[-1] == f"wrote {out}: 3 tasks, 4 outputs, {facts['fallback_attempts']} fallback attempts"
     assert any(line.startswith("challenges") and "3 tasks, 4 outputs" in line for line in lines)
-    assert "none of its tasks was among the checkpoint's training tasks" in lines
+    assert "none of its test outputs was a training label of the checkpoint" in lines
     assert not any(line.startswith("trouble") for line in lines)
     assert {"set-up", "adaptation", "prediction", "writing"} == set(facts["seconds"])
     assert (facts["tasks"], facts["outputs"], facts["processes"]) == (3, 4, 1)
@@ -242,3 +242,20 @@ def test_every_setting_is_an_option() -> None:
     options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--ranking=x"]
     wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, ranking="x")
     assert Settings.read(parser.parse_args(options)) == wanted
+
+
+def test_an_older_submission_is_kept(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    out = Path(files["out"])
+    run(words(files))
+    older = out.read_bytes()
+    run(words(files, "--seed", "3"))
+    assert out.with_name("submission.previous.json").read_bytes() == older
+    assert "note: the older submission.json is kept as submission.previous.json" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_submission_is_not_replaced(files: dict[str, str]) -> None:
+    files["out"] = str(write_solutions(Path(files["challenges"]).with_name("solutions.json"), TASKS))
+    before = Path(files["out"]).read_bytes()
+    with pytest.raises(InputError, match=r"solutions\.json: holds no submission, expected one or no file there"):
+        run(words(files))
+    assert Path(files["out"]).read_bytes() == before

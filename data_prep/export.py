@@ -1,0 +1,46 @@
+"""Write public tasks as the two files of a competition: challenges without test outputs, and solutions.
+
+    python -m data_prep.export arc1-evaluation --out evaluation
+
+writes evaluation/challenges.json and evaluation/solutions.json, which solving, scoring and reports read.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.corpus import PINNED
+from data_prep.files import InputError, run_program
+from data_prep.show import find_tasks, pick
+from data_prep.tasks import write_tasks
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the files; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("source", help=f"a corpus ({', '.join(PINNED)}, conceptarc), a dataset, or a file or folder of tasks")
+    add("task", nargs="*", help="only these tasks, by id")
+    add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
+    add("--out", metavar="DIR", type=Path, required=True, help="the folder to write to, made where it is missing")
+    arguments = parser.parse_args(argv)
+    tasks = find_tasks(arguments.source, arguments.conceptarc)
+    if arguments.task:
+        tasks = [task for name in arguments.task for task in pick(tasks, name, arguments.source)]
+    out: Path = arguments.out
+    for name in ("challenges.json", "solutions.json"):
+        if (out / name).exists():
+            raise InputError(f"{out / name}: exists, expected another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot write ({error.strerror})") from error
+    write_tasks(tasks, out)
+    print(f"wrote {out}: challenges.json and solutions.json of {len(tasks)} tasks")
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
