@@ -36,7 +36,7 @@ def test_files_are_found_in_both_layouts(tmp_path: Path, layout: str) -> None:
 def test_nothing_mounted_is_said_in_one_line(tmp_path: Path) -> None:
     for find in (find_challenges, find_export):
         for root in (tmp_path, tmp_path / "missing"):
-            with pytest.raises(InputError, match="is not given, and .* should hold one .*: found none"):
+            with pytest.raises(InputError, match=r"is not given, and .* should hold one .*: found none"):
                 find(root)
     assert find_solved(tmp_path) == []
 
