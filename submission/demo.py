@@ -1,6 +1,6 @@
 """The whole road on two CPU cores in less than ten minutes: real tasks in, a scored submission.json out.
 
-    make demo          or: python -m submission.demo [--out demo] [--time 8m] [--from-scratch]
+    make demo          or: python -m submission.demo [--out demo] [--time 7m] [--from-scratch]
 
 THE RULE, fixed before any result was seen: the demo's tasks are the first 20 by id of ARC-AGI-1 evaluation whose
 visible grids (demonstrations and test inputs), and the output sizes that the demonstrations imply, fit the smallest
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m submission.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--out", metavar="DIR", type=Path, default=Path("demo"), help="where everything goes (demo)")
-    made.add_argument("--time", metavar="TIME", type=duration, default=480.0, help="adapting and predicting (8m)")
+    made.add_argument("--time", metavar="TIME", type=duration, default=420.0, help="adapting and predicting (7m)")
     made.add_argument("--from-scratch", action="store_true", help="half of the time trains a new model")
     arguments = made.parse_args(argv)
     out: Path = arguments.out

@@ -1,5 +1,6 @@
 """Look before spending hours: what truly works here, found by real operations, as one short table."""
 
+import math
 import os
 import platform
 import shutil
@@ -54,21 +55,30 @@ def choices(device: torch.device) -> tuple[str, ...]:
     return CHOICES.get(device.type, ("fp32",))
 
 
-def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 5) -> Arithmetic:
+def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 12) -> Arithmetic:
     """Multiply, attend and differentiate in every precision on `device`, and compare with the CPU's float32.
 
     A driver may report a device as available although every kernel fails there (P100 with a new torch).
     """
-    seconds, failures = {}, {}
+    working, failures = {}, {}
     for name in choices(device):
         try:
-            seconds[name] = _try_precision(device, DTYPES[name], size, repeats)
+            working[name] = _tried(device, DTYPES[name], size)
         except (RuntimeError, NotImplementedError, AssertionError) as error:
             failures[name] = str(error).strip().splitlines()[0][:80] if str(error) else type(error).__name__
+    seconds = dict.fromkeys(working, math.inf)
+    # By turns, and the best of many: what else runs on the machine must not decide.
+    for _ in range(repeats):
+        for name, values in working.items():
+            began = time.perf_counter()
+            with torch.no_grad():
+                float(_work(values).sum())  # reading a number waits for the device
+            seconds[name] = min(seconds[name], time.perf_counter() - began)
     return Arithmetic(device, seconds, failures)
 
 
-def _try_precision(device: torch.device, dtype: torch.dtype, size: int, repeats: int) -> float:
+def _tried(device: torch.device, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """Values of `dtype` to work on; raises AssertionError where that gives wrong results, or what the device raises."""
     generator = torch.Generator().manual_seed(0)
     exact = torch.randn(size, size, generator=generator)
     values = exact.to(device, dtype).requires_grad_()
@@ -78,13 +88,7 @@ def _try_precision(device: torch.device, dtype: torch.dtype, size: int, repeats:
     error = (found.detach().float().cpu() - wanted).abs().sum() / wanted.abs().sum()
     if not error < TOLERANCE or not bool(gradient.isfinite().all()):
         raise AssertionError(f"wrong results (off by {float(error):.1%})")
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        with torch.no_grad():
-            float(_work(values).sum())  # reading a number waits for the device
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return values
 
 
 def _work(values: torch.Tensor) -> torch.Tensor:
