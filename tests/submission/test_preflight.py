@@ -35,7 +35,8 @@ def test_a_gpu_that_is_not_there_fails_by_trying() -> None:
 @pytest.mark.parametrize(
     ("device", "seconds", "precision"),
     [
-        (CPU, {"fp32": 1.0, "bf16": 0.9}, "fp32"),
+        (CPU, {"fp32": 1.0, "bf16": 0.9}, "bf16"),
+        (CPU, {"fp32": 0.5, "bf16": 0.9}, "fp32"),
         (CPU, {"fp32": 1.0, "bf16": 0.5}, "bf16"),
         (CPU, {"fp32": 1.0}, "fp32"),
         (GPU, {"bf16": 1.0, "fp16": 0.9, "fp32": 3.0}, "bf16"),
