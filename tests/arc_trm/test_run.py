@@ -376,7 +376,8 @@ def test_what_is_only_reported_and_what_costs_memory_may_change(tmp_path: Path) 
     go(tmp_path)
     start(tmp_path, with_settings(TINY, log={"every": 2, "checkpoint_every": 3}), resume=True)
     leaner = with_settings(TINY, train={"micro_batches": 2}, model={"activation_checkpointing": True})
-    start(tmp_path, leaner, resume=True)
+    trainer, _ = start(tmp_path, leaner, resume=True)
+    assert trainer.step == 20
 
 
 def test_a_checkpoint_without_a_newer_setting_had_its_default(tmp_path: Path) -> None:

@@ -285,9 +285,10 @@ def test_a_bound_of_another_kind_is_an_error() -> None:
 
 def test_every_source_is_python_of_the_image() -> None:
     """No syntax newer than the oldest Python that the project promises."""
-    for package_name in PACKAGES:
-        for path in (REPOSITORY / package_name).rglob("*.py"):
-            ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 11))
+    paths = [path for name in PACKAGES for path in (REPOSITORY / name).rglob("*.py")]
+    assert len(paths) > 50
+    for path in paths:
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 11))
 
 
 def test_modules_are_found_by_name() -> None:
