@@ -35,6 +35,14 @@ class Batch:
         )
 
 
+def upload(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """A copy of `array` on `device`; from pinned memory, so that a GPU goes on with its queue meanwhile."""
+    tensor = torch.from_numpy(np.array(array))
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class Source(Protocol):
     """An endless supply of examples: what is offered to a batch slot depends on (seed, step, slot) alone."""
 
@@ -99,12 +107,12 @@ class ArcBatches:
         if ((placements < 0) | (placements + shapes > self.side)).any():
             raise ValueError(f"a placement puts a grid outside the window of {self.side}x{self.side} cells")
         shifts = rows.rows * (self.side + 1) + rows.columns
-        starts = self._upload((self._bases[entries] - shifts[:, None]).T.ravel())
-        tables = self._upload(_token_tables(self.store.puzzle_permutations[rows.puzzles]))
+        starts = upload((self._bases[entries] - shifts[:, None]).T.ravel(), self.device)
+        tables = upload(_token_tables(self.store.puzzle_permutations[rows.puzzles]), self.device)
         lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
         tokens = lines[..., : self.side].long().view(2, len(rows), self.seq_len)
         inputs, labels = tables.gather(2, tokens)
-        return Batch(inputs, labels, self._upload(rows.puzzles))
+        return Batch(inputs, labels, upload(rows.puzzles, self.device))
 
     def _check_groups(self, rows: Rows) -> None:
         """Refuse pairs outside the bank and puzzles that are no view of their pair's task."""
@@ -112,13 +120,6 @@ class ArcBatches:
             raise ValueError("a pair belongs to none of the groups these batches were built for")
         if (self.store.pair_groups[rows.pairs] != self.store.puzzle_groups[rows.puzzles]).any():
             raise ValueError("a pair and its puzzle belong to different groups")
-
-    def _upload(self, array: NDArray[np.generic]) -> Tensor:
-        """A copy on the device; pinned memory lets a GPU go on with its queue meanwhile."""
-        tensor = torch.from_numpy(np.array(array))
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
 
 
 def _entry_shapes(store: ArcStore, pairs: Integers, side: int) -> Integers:

@@ -8,6 +8,7 @@ maze has many shortest paths), `cell_accuracy`, and `supervision_steps` (mean nu
 
 import argparse
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -26,12 +27,25 @@ from data_prep.store import open_store
 
 
 @torch.no_grad()
-def score_cells(predictor: Predictor, store: CellStore, batch_size: int, accelerator: Accelerator) -> dict[str, float]:
-    """The four figures over all test puzzles, which the processes share."""
-    mine = store.test[accelerator.process_index :: accelerator.num_processes]
-    share = -(-batch_size // accelerator.num_processes)
+def score_cells(
+    predictor: Predictor,
+    store: CellStore,
+    batch_size: int,
+    accelerator: Accelerator,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:
+    """The four figures over all test puzzles, which the processes share; none if `stop`, collective, asks to end."""
+    processes = accelerator.num_processes
+    mine = store.test[accelerator.process_index :: processes]
+    share = -(-batch_size // processes)
+    rounds = range(-(-len(store.test) // (share * processes)))  # another process may have one batch more
     sums = torch.zeros(5, dtype=torch.float64)
-    for batch, valid in evaluation_batches(mine, share, accelerator.device):
+    for _, work in zip_longest(rounds, evaluation_batches(mine, share, accelerator.device)):
+        if stop():
+            return {}
+        if work is None:
+            continue
+        batch, valid = work
         answers, _, steps = (part[:valid] for part in predictor.answer(batch))
         right = (answers == batch.labels[:valid]).double().cpu()
         questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
@@ -49,11 +63,13 @@ def score_cells(predictor: Predictor, store: CellStore, batch_size: int, acceler
 
 
 def cell_evaluation(store: CellStore, log: LogConfig) -> Callable[[Trainer], dict[str, float]]:
-    """What evaluates a trainer on the test puzzles of `store`."""
+    """What evaluates a trainer on the test puzzles of `store`; one that it asks to stop has no scores."""
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
         with trainer.averaged():
-            figures = score_cells(trainer.predictor(), store, log.evaluation_batch, trainer.accelerator)
+            figures = score_cells(
+                trainer.predictor(), store, log.evaluation_batch, trainer.accelerator, trainer.should_stop
+            )
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
     return evaluate

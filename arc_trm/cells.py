@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from arc_trm.batches import Batch, Device
+from arc_trm.batches import Batch, Device, upload
 from data_prep.cell_store import CellRows, CellStore
 from data_prep.maze_rules import DIHEDRALS, is_valid_shortest, views
 from data_prep.sudoku_rules import is_valid
@@ -88,8 +88,7 @@ class SudokuBatches:
         """The examples of these puzzles int64[b], shuffled as data_prep.sudoku_symmetry.shuffles reads the bits."""
         drawn = shuffles(bits, self.side)
         rows, columns, transposed, tokens, chosen = (
-            torch.from_numpy(array).to(self.device, non_blocking=True)
-            for array in (drawn.rows, drawn.columns, drawn.transposed, drawn.tokens, puzzles)
+            upload(array, self.device) for array in (drawn.rows, drawn.columns, drawn.transposed, drawn.tokens, puzzles)
         )
         cells = rows[:, :, None] * self.side + columns[:, None, :]
         cells = torch.where(transposed[:, None, None], cells.mT, cells).flatten(1)
@@ -114,7 +113,7 @@ class MazeBatches:
     def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
         """The examples of these puzzles int64[b] under the dihedral elements that the top bits name."""
         elements = (bits[:, 0] >> np.uint64(61)).astype(np.int64)
-        chosen = torch.from_numpy(puzzles * DIHEDRALS + elements).to(self.device, non_blocking=True)
+        chosen = upload(puzzles * DIHEDRALS + elements, self.device)
         inputs, labels = self._tokens[:, chosen].int()
         return Batch(inputs, labels, torch.zeros_like(chosen))
 
@@ -130,7 +129,7 @@ class PlainBatches:
 
     def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
         """The examples of these puzzles int64[b], whatever the bits."""
-        chosen = torch.from_numpy(puzzles).to(self.device, non_blocking=True)
+        chosen = upload(puzzles, self.device)
         inputs, labels = self._tokens[:, chosen].int()
         return Batch(inputs, labels, torch.zeros_like(chosen))
 

@@ -55,8 +55,9 @@ def grid_rotary_table(rows: Tensor, columns: Tensor, head_size: int) -> Tensor:
 def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     """Turn x [b, l, h, k] by the angles of its position; `rotary` is [2, l, k]. Computed in float32."""
     cosines, sines = rotary[:, :, None, :]
-    first, second = x.chunk(2, dim=-1)
-    return (x * cosines + torch.cat((-second, first), dim=-1) * sines).to(x.dtype)
+    half = x.shape[-1] // 2
+    signed = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
+    return torch.addcmul(x * cosines, x.roll(half, dims=-1), signed).to(x.dtype)
 
 
 def swiglu_width(size: int, expansion: float) -> int:

@@ -12,6 +12,7 @@ from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
 from arc_trm.config import RunConfig, to_json
+from arc_trm.memory import keep_freed_memory
 from data_prep.files import InputError, write_atomic
 
 EVALUATION = "evaluation/"
@@ -25,6 +26,8 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
     # The model does its own casting (float32 weights, a few statistics in float32), so no mixed precision here.
     # On a CPU several processes find each other only when the program asks for the CPU.
     cpu = not torch.accelerator.is_available()
+    if cpu:
+        keep_freed_memory()
     known = sorted(str(name) for name in LoggerType if name != LoggerType.ALL)
     if track != "none" and track not in known:
         raise InputError(f"log.track: found {track!r}, expected none or one of {', '.join(known)}")

@@ -6,7 +6,6 @@ process is a slice of the slots, and the losses are divided by the size of the w
 """
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,12 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from arc_trm.batches import upload
 from arc_trm.config import RunConfig, TrainConfig
 from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
 from arc_trm.halting import Carry, initial_carry, supervision_step
+from arc_trm.memory import peak_memory
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import AdamAtan2, learning_rate
@@ -64,14 +65,6 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
         return torch.float32
     # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
     return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
-
-
-def peak_memory(device: torch.device) -> float:
-    """The most memory so far, in GB: allocated on a GPU, resident in this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    kilobyte = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte / 1e9
 
 
 class Trainer:
@@ -149,7 +142,7 @@ class Trainer:
         started = time.monotonic()
         rule = self.config.halting
         draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
-        minimum = torch.from_numpy(draws).to(self.accelerator.device, non_blocking=True)
+        minimum = upload(draws, self.accelerator.device)
         results = self._supervise_within_memory(minimum)
         self.step += 1
         for work, result in zip(self.work, results, strict=True):

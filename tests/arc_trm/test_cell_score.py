@@ -64,6 +64,14 @@ def test_exact_valid_and_cells_are_told_apart_over_uneven_batches():
     assert figures["supervision_steps"] == 3
 
 
+def test_scoring_that_is_to_stop_has_no_figures():
+    store = maze_store()
+    answers = torch.from_numpy(store.test.answers.astype(np.int64))
+    asked = iter([False, True])
+    assert score_cells(oracle(answers, halts_at=1), store, 3, Accelerator(cpu=True), lambda: next(asked)) == {}
+    assert next(asked, None) is None
+
+
 def test_a_row_that_never_halts_counts_all_steps():
     store = maze_store()
     answers = torch.from_numpy(store.test.answers.astype(np.int64))

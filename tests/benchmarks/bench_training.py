@@ -1,4 +1,4 @@
-"""Training steps of the presets, of canvas sizes, compiled and not: python -m tests.benchmarks training
+"""Training on canvas sizes and on the full canvas, compiled and not: python -m tests.benchmarks training
 
 Steps are whole ones: batch, forward, backward, optimiser, embedding rows, moving average. On a GPU the batches are the
 published ones.
@@ -17,23 +17,14 @@ from torch import nn
 from arc_trm.batches import ArcSource, Batch, sources_by_side
 from arc_trm.compiling import compile_or_explain, missing_toolchain
 from arc_trm.config import RunConfig
-from arc_trm.presets import PRESETS, Overrides, override
+from arc_trm.presets import PRESETS
 from arc_trm.tracking import make_accelerator
-from arc_trm.trainer import Part, Trainer, peak_memory
+from arc_trm.trainer import Part, Trainer
 from tests.benchmarks.bench_batches import arc1_store
-from tests.benchmarks.table import Row
+from tests.benchmarks.table import Row, median_seconds
 
 GPU = torch.accelerator.is_available()
-STEPS = 20 if GPU else 2
-NARROW: Overrides = {"model": {"hidden": 128, "heads": 2, "puzzle_width": 128}}
-# Preset, changes, batch on a CPU, and what the published code does there with 2 cores in fp32 and bf16 (at batches of
-# 2, 16, 32 and 128), in examples/s.
-MEMBERS: Sequence[tuple[str, Overrides, int, tuple[float, float]]] = (
-    ("arc1", {}, 2, (0.38, 0.58)),
-    ("arc1", NARROW, 8, (2.6, 3.6)),
-    ("sudoku", {}, 16, (2.8, 6.3)),
-    ("sudoku", NARROW, 64, (18.5, 36.8)),
-)
+STEPS = 10 if GPU else 1
 
 
 class FixedSource:
@@ -71,38 +62,21 @@ def trainer_of(
 
 
 def rate(trainer: Trainer, steps: int = STEPS) -> float:
-    """Examples a second over `steps` steps, after one that warms up."""
-    trainer.train_step()
-    trainer.read_metrics()
-    start = time.perf_counter()
-    for _ in range(steps):
-        trainer.train_step()
-    trainer.read_metrics()
-    return steps * trainer.batch_size / (time.perf_counter() - start)
+    """Examples a second: the median of three times `steps` steps, after one that warms up."""
+
+    def work(steps: int) -> None:
+        for _ in range(steps):
+            trainer.train_step()
+        trainer.read_metrics()
+
+    work(1)
+    return steps * trainer.batch_size / median_seconds(lambda: work(steps), repeats=3, warmups=0)
 
 
 def with_batch(config: RunConfig, batch: int, precision: str) -> RunConfig:
     """The published batch on a GPU, `batch` on a CPU."""
     train = replace(config.train, batch_size=768 if GPU else batch, precision=precision)  # type: ignore[arg-type]
     return replace(config, train=train)
-
-
-def member_rows() -> list[Row]:
-    """The presets, with fp32 beside bf16."""
-    rows = []
-    for name, changes, batch, published in MEMBERS:
-        plain = None
-        for precision, theirs in zip(("fp32", "bf16"), published, strict=True):
-            config = with_batch(override(PRESETS[name], changes), batch, precision)
-            trainer = trainer_of(config)
-            figure = rate(trainer)
-            model, slots = config.model, config.train.batch_size
-            size = f"hidden {model.hidden}, {model.seq_len} tokens, batch {slots}"
-            note = f"{peak_memory(trainer.accelerator.device):.1f} GB peak"
-            note += "" if GPU else f"; published code {theirs} on 2 cores"
-            rows.append(Row(f"step {name} {precision}", size, figure, "examples/s", plain and figure / plain, note))
-            plain = plain or figure
-    return rows
 
 
 def canvas_rows() -> list[Row]:
@@ -146,4 +120,4 @@ def compiled_rows() -> list[Row]:
 
 def run() -> list[Row]:
     """Examples a second of whole training steps."""
-    return [*member_rows(), *canvas_rows(), *compiled_rows()]
+    return [*canvas_rows(), *compiled_rows()]
