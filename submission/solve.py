@@ -56,7 +56,12 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         with plan.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
-        solve(desk, checkpoint, settings, plan, facts)
+        try:
+            solve(desk, checkpoint, settings, plan, facts)
+        except InputError:
+            if desk.written is not None and not desk.votes:
+                print(f"note: {desk.out} is complete and valid, but holds fallbacks alone", file=sys.stderr)
+            raise
         if desk.written is not None and are_own(arguments.challenges):
             print(show_answers(desk.tasks, desk.written.submission, desk.tally) + "\n")
         report(desk, plan, facts, summary)

@@ -4,8 +4,11 @@ On a CPU the sizes are those at which the published code was measured on two cor
 matrix peak is measured right before each row, with one product of two square matrices in the same precision.
 """
 
+import itertools
+import multiprocessing
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
@@ -15,7 +18,7 @@ from arc_trm.layers import swiglu_width
 from arc_trm.memory import peak_memory
 from arc_trm.presets import PRESETS, Overrides, override
 from arc_trm.trainer import PRECISIONS
-from tests.benchmarks.bench_training import GPU, accelerator, rate, trainer_of, with_batch
+from tests.benchmarks.bench_training import GPU, PUBLISHED_BATCH, accelerator, rate, trainer_of, with_batch
 from tests.benchmarks.table import Row
 
 NARROW: Overrides = {"model": {"hidden": 128, "puzzle_width": 128}}
@@ -53,26 +56,31 @@ def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
     return 2 * size**3 / min(times[1:])
 
 
+def measure(name: str, changes: Overrides, batch: int, precision: str, compiled: bool) -> tuple[float, float, float]:
+    """Examples/s, the matrix peak before that in operations/s, and the process's peak memory in GB."""
+    device = accelerator().device
+    config = with_batch(override(PRESETS[name], changes), batch, precision)
+    peak = matrix_peak(PRECISIONS[precision], device)
+    trainer = trainer_of(config, compile_model=(lambda model: compile_or_explain(model, device)) if compiled else None)
+    return rate(trainer), peak, peak_memory(device)
+
+
 def member_rows(name: str, changes: Overrides, batch: int, published: tuple[float, float, float]) -> list[Row]:
-    """Eager and compiled, fp32 and bf16; ratios to eager fp32."""
-    own, rows = accelerator(), list[Row]()
-    modes = {"eager": None, "compiled": lambda model: compile_or_explain(model, own.device)}
-    if missing_toolchain(own.device):
-        modes.pop("compiled")
+    """Fp32 and bf16, eager and compiled, each in a process of its own; ratios to eager fp32."""
+    model = override(PRESETS[name], changes).model
     theirs = dict(zip((("fp32", "eager"), ("fp32", "compiled"), ("bf16", "eager")), published, strict=True))
-    for precision in ("fp32", "bf16"):
-        for mode, compile_model in modes.items():
-            config = with_batch(override(PRESETS[name], changes), batch, precision)
-            peak = matrix_peak(PRECISIONS[precision], own.device)
-            figure = rate(trainer_of(config, compile_model=compile_model))
-            model, slots = config.model, config.train.batch_size
-            share = figure * example_flops(model) / peak
-            note = f"{share:.0%} of {peak / 1e12:.3g} TFLOP/s; {peak_memory(own.device):.1f} GB peak so far"
-            if not GPU and (precision, mode) in theirs:
-                note += f"; published code {theirs[precision, mode]}"
-            size = f"hidden {model.hidden}, {model.seq_len} tokens, batch {slots}"
-            ratio = figure / rows[0].figure if rows else None
-            rows.append(Row(f"step {name} {precision} {mode}", size, figure, "examples/s", ratio, note))
+    modes = ("eager",) if missing_toolchain(accelerator().device) else ("eager", "compiled")
+    rows = list[Row]()
+    for precision, mode in itertools.product(("fp32", "bf16"), modes):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            asked = pool.submit(measure, name, changes, batch, precision, mode == "compiled")
+            figure, peak, memory = asked.result()
+        note = f"{figure * example_flops(model) / peak:.0%} of {peak / 1e12:.3g} TFLOP/s, {memory:.1f} GB peak"
+        if not GPU and (precision, mode) in theirs:
+            note += f", published code {theirs[precision, mode]}"
+        size = f"hidden {model.hidden}, {model.seq_len} tokens, batch {PUBLISHED_BATCH if GPU else batch}"
+        ratio = figure / rows[0].figure if rows else None
+        rows.append(Row(f"step {name} {precision} {mode}", size, figure, "examples/s", ratio, note))
     return rows
 
 

@@ -25,6 +25,7 @@ from tests.benchmarks.table import Row, median_seconds
 
 GPU = torch.accelerator.is_available()
 STEPS = 10 if GPU else 1
+PUBLISHED_BATCH = 768
 
 
 class FixedSource:
@@ -75,14 +76,14 @@ def rate(trainer: Trainer, steps: int = STEPS) -> float:
 
 def with_batch(config: RunConfig, batch: int, precision: str) -> RunConfig:
     """The published batch on a GPU, `batch` on a CPU."""
-    train = replace(config.train, batch_size=768 if GPU else batch, precision=precision)  # type: ignore[arg-type]
+    train = replace(config.train, batch_size=PUBLISHED_BATCH if GPU else batch, precision=precision)  # type: ignore[arg-type]
     return replace(config, train=train)
 
 
 def canvas_rows() -> list[Row]:
     """ARC-AGI-1 with the small preset: every example on the full canvas, or on the size that its task needs."""
     store, config = arc1_store(), PRESETS["arc1-small"]
-    batch, device = (768 if GPU else 32), accelerator().device
+    batch, device = (PUBLISHED_BATCH if GPU else 32), accelerator().device
     config = replace(config, train=replace(config.train, batch_size=batch))
     full = rate(trainer_of(config, [ArcSource(store, seed=0, batch_size=batch, device=device)]))
     sources = sources_by_side(store, seed=0, batch_size=batch, device=device, multiple=4)

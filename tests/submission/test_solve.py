@@ -197,11 +197,14 @@ def test_no_two_outputs_share_a_file(files: dict[str, str], option: str) -> None
     assert not Path(files["out"]).exists()
 
 
-def test_a_missing_checkpoint_leaves_fallbacks_but_no_older_file_is_lost(files: dict[str, str]) -> None:
+def test_a_missing_checkpoint_leaves_fallbacks_but_no_older_file_is_lost(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     out = Path(files["out"])
-    for _ in range(2):
+    for said in (True, False):
         with pytest.raises(InputError, match="no checkpoint here"):
             run(words(files | {"checkpoint": "nowhere"}))
+        assert ("holds fallbacks alone" in capsys.readouterr().err) == said
         assert_valid(out, TASKS)
     out.write_text("precious")
     with pytest.raises(InputError, match="no checkpoint here"):
