@@ -22,7 +22,7 @@ def keep_freed_memory() -> bool:
     """Let large tensors reuse memory that others freed, as GPUs do; says whether the C library can.
 
     By default glibc takes every tensor of over 32 MB fresh from the system and gives it back at once, and the system
-    clears every page of it: a tenth to a fifth of a float32 training step on a CPU.
+    clears every page of it: seen to take up to a fifth of a float32 training step on a CPU.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -21,6 +21,7 @@ EVALUATION = "evaluation/"
 def make_accelerator(track: str, out: Path) -> Accelerator:
     """The Accelerator of a run; without the asked-for tracker's package it says so and goes on without.
 
+    On a CPU the process keeps the memory that it frees from here on.
     Raises InputError for a tracker that Accelerate does not know.
     """
     # The model does its own casting (float32 weights, a few statistics in float32), so no mixed precision here.
