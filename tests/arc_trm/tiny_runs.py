@@ -16,7 +16,7 @@ EXAMPLES, SIDE, VOCABULARY = 8, 3, 5
 TINY: Overrides = {
     "model": {"vocab_size": VOCABULARY, "seq_len": SIDE**2, "hidden": 48, "heads": 2, "puzzle_width": 48},
     "halting": {"max_supervision_steps": 3},
-    "train": {"lr": 1e-3, "weight_decay": 0.01},
+    "train": {"lr": 5e-4, "weight_decay": 0.01},
 }
 
 

