@@ -1,5 +1,6 @@
 """The memory of this process: what it took at most, and how the C library keeps it."""
 
+import contextlib
 import ctypes
 import resource
 import sys
@@ -29,3 +30,9 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(MMAP_MAX, 0) and mallopt(TRIM_THRESHOLD, -1))
+
+
+def return_freed_memory() -> None:
+    """Give the system back what is free now, after something rare and large; the next step takes what it needs anew."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from arc_trm.checkpoint import Export, checkpoint_folder, write_checkpoint, write_export
 from arc_trm.config import RunConfig, to_json
+from arc_trm.memory import return_freed_memory
 from arc_trm.resuming import Start as Start
 from arc_trm.resuming import begin as begin
 from arc_trm.resuming import load_export as load_export
@@ -128,6 +129,7 @@ def _evaluate_if_due(trainer: Trainer, evaluate: Evaluate | None, log: MetricLog
         return
     if agreed(trainer, trainer.accelerator.is_main_process and not log.evaluated(trainer.step)):
         log.add(evaluate(trainer), trainer.step)
+        return_freed_memory()
 
 
 def _progress(trainer: Trainer) -> tqdm:
@@ -155,6 +157,8 @@ def save(trainer: Trainer, out: Path, facts: dict[str, Any]) -> None:
     state = {"config": to_json(trainer.config), **facts, **state}
     _in_main_process(trainer, lambda: write_checkpoint(out, trainer.step, tensors, state, keep))
     trainer.saved_step = trainer.step
+    tensors.clear()
+    return_freed_memory()
 
 
 def last_good(trainer: Trainer, out: Path) -> str:
