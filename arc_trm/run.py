@@ -157,7 +157,7 @@ def save(trainer: Trainer, out: Path, facts: dict[str, Any]) -> None:
     state = {"config": to_json(trainer.config), **facts, **state}
     _in_main_process(trainer, lambda: write_checkpoint(out, trainer.step, tensors, state, keep))
     trainer.saved_step = trainer.step
-    tensors.clear()
+    tensors.clear()  # what was gathered and copied for the file
     return_freed_memory()
 
 

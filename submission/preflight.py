@@ -48,11 +48,8 @@ class Arithmetic:
         """The first choice, unless another one is faster by WORTHWHILE."""
         working = [name for name in choices(self.device) if name in self.seconds]
         best = min(working, key=lambda name: self.seconds[name])
-        return (
-            best
-            if self.seconds[working[0]] > WORTHWHILE.get(self.device.type, 1.0) * self.seconds[best]
-            else working[0]
-        )
+        margin = WORTHWHILE.get(self.device.type, 1.0)
+        return best if self.seconds[working[0]] > margin * self.seconds[best] else working[0]
 
 
 def choices(device: torch.device) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from arc_trm.checkpoint import checkpoint_folders, read_export, read_newest_chec
 from arc_trm.config import RANGES, RunConfig, check_config
 from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.tracking import flat
-from data_prep.files import run_program
+from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import random_task
 from tests.arc_trm.kill_runs import remains
@@ -156,8 +156,13 @@ def test_every_setting_that_is_a_number_has_a_range() -> None:
 
 
 def test_every_preset_is_within_the_ranges() -> None:
-    for config in PRESETS.values():
-        check_config(config)
+    refusals = {}
+    for name, config in PRESETS.items():
+        try:
+            check_config(config)
+        except InputError as error:
+            refusals[name] = str(error)
+    assert refusals == {}
 
 
 # What does not fit the data -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tests.benchmarks.table import Row, median_seconds
 
 GPU = torch.accelerator.is_available()
 STEPS = 10 if GPU else 1
-PUBLISHED_BATCH = 768
+PUBLISHED_BATCH = PRESETS["arc1"].train.batch_size
 
 
 class FixedSource:
