@@ -1,31 +1,33 @@
-"""Published TRM and HRM models in our terms: their settings, and the names of their tensors."""
+"""Published TRM and HRM weights: import them as an export, and write an export as they had it, bit for bit.
 
+python -m arc_trm.published import STEP --out exports/arc1    a published checkpoint becomes an export
+python -m arc_trm.published export exports/arc1 --out STEP    an export becomes a published checkpoint
+"""
+
+import argparse
+import io
 import math
+import pickle
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
 
+import orjson
 import torch
 from torch import Tensor
 
+from arc_trm.checkpoint import Export, read_export, write_export
 from arc_trm.config import HaltingConfig, HaltingRule, ModelConfig
 from arc_trm.layers import swiglu_width
 from arc_trm.model import RecursiveModel
-from data_prep.files import InputError
+from data_prep.files import InputError, file_digest, read_json, refuse_input, run_program, write_atomic
 
 PUZZLE_TABLE = "puzzle_emb.weights"
 # What may stand in front of every tensor name: the compiled loss head, the loss head, the bare model.
 KEY_PREFIXES = ("_orig_mod.model.inner.", "model.inner.", "_orig_mod.inner.", "inner.", "_orig_mod.", "model.", "")
 
-ARCHITECTURES = {
-    "trm": "answer_and_latent",
-    "trm_singlez": "single_latent",
-    "trm_hier6": "multi_scale_latent",
-    "hrm": "answer_and_latent",
-    "transformers_baseline": "direct",
-}
-MULTI_SCALE_LATENTS = 6
 # Tokens of the published tasks' canvases by vocabulary: ARC, Sudoku, Maze.
 CANVAS_TOKENS = {12: 900, 11: 81, 6: 900}
 SUDOKU_VOCABULARY = 11
@@ -34,6 +36,17 @@ BLOCK_NAMES = {"mix_features.gate_up": "mlp.gate_up_proj", "mix_features.down": 
 MIXER_NAMES = {
     "attention": {"mix_tokens.qkv": "self_attn.qkv_proj", "mix_tokens.out": "self_attn.o_proj"},
     "mlp": {"mix_tokens.gate_up": "mlp_t.gate_up_proj", "mix_tokens.down": "mlp_t.down_proj"},
+}
+# The first name in a list of puzzle names: row 0 of the table, which no puzzle trains.
+BLANK = "<blank>"
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+# What tensors cannot show, so that it may be said; otherwise it is assumed as published.
+SIZES = {
+    "heads": "attention heads",
+    "seq_len": "tokens of the canvas",
+    "prefix": "positions in front of the canvas",
+    "latent_steps": "updates of z in a latent recursion (n)",
+    "deep_steps": "latent recursions in a deep recursion (T)",
 }
 
 
@@ -122,41 +135,7 @@ def to_published(model: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, T
     return tensors | dict(zip(initial_names(model), state["initial"], strict=True))
 
 
-# Settings -----------------------------------------------------------------------------------------------------------
-
-
-def from_settings(architecture: str, settings: Mapping[str, Any], where: str) -> tuple[ModelConfig, HaltingConfig]:
-    """Our configuration from a published one (`H_cycles`, `hidden_size`, …); raises InputError where it has none."""
-    if architecture not in ARCHITECTURES:
-        raise InputError(f"{where}: architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
-    hrm, direct = architecture == "hrm", architecture == "transformers_baseline"
-    mixer = "mlp" if settings.get("mlp_t") else "attention"
-    if mixer == "attention" and settings.get("pos_encodings") != "rope":
-        raise InputError(f"{where}: pos_encodings {settings.get('pos_encodings')!r}, expected 'rope' with attention")
-    try:
-        width, hidden = settings["puzzle_emb_ndim"], settings["hidden_size"]
-        sizes: dict[str, Any] = {
-            "vocab_size": settings["vocab_size"],
-            "seq_len": settings["seq_len"],
-            "hidden": hidden,
-            "heads": settings["num_heads"],
-            "layers": settings["H_layers" if direct else "L_layers"],
-            "answer_layers": settings["H_layers"] if hrm else 0,
-            "expansion": float(settings["expansion"]),
-            # The published direct prediction is one pass whatever its cycles say.
-            "latent_steps": 0 if direct else settings["L_cycles"],
-            "deep_steps": 1 if direct else settings["H_cycles"],
-            "prefix": settings.get("puzzle_emb_len") or math.ceil(width / hidden),
-            "puzzle_width": width,
-        }
-        limits = {"max_supervision_steps": settings["halt_max_steps"]}
-    except KeyError as error:
-        raise InputError(f"{where}: no setting {error.args[0]!r} in its configuration") from error
-    sizes |= {"mixer": mixer, "recursion": ARCHITECTURES[architecture], "graded_updates": 2 if hrm else 0}
-    sizes["latents"] = MULTI_SCALE_LATENTS if architecture == "trm_hier6" else 0
-    continues = not settings.get("no_ACT_continue", not hrm)
-    rule: dict[str, Any] = {"rule": "q_learning" if continues or direct else "correctness", "continue_loss": continues}
-    return ModelConfig(**sizes), HaltingConfig(**limits, **rule)
+# Settings behind tensors ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -239,3 +218,159 @@ def _positions(tensors: Mapping[str, Tensor], block: str, prefix: int, where: st
     if not heads:
         raise InputError(f"{where}: {block}self_attn.qkv_proj.weight has {rows} rows for a width of {hidden}")
     return {"mixer": "attention", "heads": heads[0], "seq_len": tokens, "prefix": prefix}
+
+
+# Import -------------------------------------------------------------------------------------------------------------
+
+
+def import_checkpoint(arguments: argparse.Namespace) -> int:
+    """Write a published checkpoint as our export."""
+    path: Path = arguments.checkpoint
+    tensors, prefix = read_published(path)
+    asked = _asked(arguments, tensors, str(path))
+    dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items() if tensor.dtype != torch.float32}
+    for name, dtype in dtypes.items():
+        if dtype not in DTYPES:
+            raise InputError(f"{path}: {name} is {dtype}, expected one of {', '.join(DTYPES)}")
+    table = tensors.pop(PUZZLE_TABLE, None)
+    width = asked.model.puzzle_width
+    if table is not None and table.shape[1:] != (width,):
+        found, expected = list(table.shape), [len(table), width]
+        raise InputError(f"{path}: {PUZZLE_TABLE} has shape {found}, the asked model has {expected}")
+    weights = from_published(asked.model, tensors, str(path))
+    names = _identifiers(arguments.identifiers, table)
+    facts = {
+        "source": path.name,
+        "source_sha256": file_digest(path),
+        "training_tasks": "unknown: the checkpoint does not say",
+        "assumed": list(asked.assumed),
+        "published": {"key_prefix": prefix, "dtypes": dtypes},
+    }
+    mean = torch.zeros(width) if table is None else _mean(table.float(), names)
+    kept = None if table is None or arguments.no_table else table.float()
+    kept_names = None if kept is None else names
+    write_export(arguments.out, Export(asked.model, asked.halting, weights, mean, (), kept, kept_names, facts))
+    for name in asked.assumed:
+        print(f"assumed {name} {getattr(asked.model, name)}: the tensors cannot show it")
+    count = sum(tensor.numel() for name, tensor in weights.items() if name != "initial")
+    rows = 0 if kept is None else len(kept)
+    print(f"wrote {arguments.out}: {asked.model.recursion}, {count:,} parameters, {rows:,} puzzle embeddings")
+    return 0
+
+
+def read_published(path: Path) -> tuple[dict[str, Tensor], str]:
+    """(tensors by bare name, what stood in front of the names) of a published checkpoint; nothing is unpickled.
+
+    Raises InputError when the file is missing, damaged, or holds no TRM or HRM.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        # What torch says of a file that is none of its own, is advice to load it unsafely.
+        foreign = isinstance(error, pickle.UnpicklingError)
+        reason = "another format" if foreign else (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path}: cannot read as a torch file of tensors alone ({reason})") from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InputError(f"{path}: expected a torch file of named tensors, found {type(content).__name__}")
+    try:
+        prefix = key_prefix(content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    for name in content:
+        if not name.startswith(prefix):
+            raise InputError(f"{path}: tensor {name} does not begin with {prefix!r} as the others do")
+    return {name.removeprefix(prefix): tensor for name, tensor in content.items()}, prefix
+
+
+def _asked(arguments: argparse.Namespace, tensors: Mapping[str, Tensor], where: str) -> Deduced:
+    """The model that the tensors show, with the sizes that the command line gives."""
+    shown = deduce(tensors, where)
+    sizes = {name: getattr(arguments, name) for name in SIZES if getattr(arguments, name) is not None}
+    rule = {"rule": arguments.rule} if arguments.rule else {}
+    assumed = tuple(name for name in shown.assumed if name not in sizes)
+    try:
+        return Deduced(replace(shown.model, **sizes), replace(shown.halting, **rule), assumed)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _identifiers(path: Path | None, table: Tensor | None) -> tuple[str, ...] | None:
+    """The puzzle names in an identifiers file (a JSON list; index = row of the table)."""
+    if path is None:
+        return None
+    names = read_json(path)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{path}: expected a list of puzzle names")
+    rows = 0 if table is None else len(table)
+    if len(names) != rows:
+        raise InputError(f"{path}: {len(names)} names for a puzzle table of {rows} rows")
+    return tuple(names)
+
+
+def _mean(table: Tensor, names: tuple[str, ...] | None) -> Tensor:
+    """Mean of the rows that were trained: row 0 is the blank puzzle, unless it is all there is."""
+    blank = len(table) > 1 and (names is None or names[0] == BLANK)
+    return table[1:].mean(0) if blank else table.mean(0)
+
+
+# Export -------------------------------------------------------------------------------------------------------------
+
+
+def export_checkpoint(arguments: argparse.Namespace) -> int:
+    """Write an export as a published checkpoint, its identifiers beside it when asked for."""
+    for out in filter(None, (arguments.out, arguments.identifiers)):
+        refuse_input(out, [arguments.folder])
+    export = read_export(arguments.folder)
+    if export.model.positions != "sequence":
+        raise InputError(f"{arguments.folder}: positions by {export.model.positions}, which the published code lacks")
+    tensors = to_published(export.model, export.weights)
+    # Without a table the mean embedding stands for every puzzle.
+    tensors[PUZZLE_TABLE] = export.puzzle_mean[None] if export.puzzle_table is None else export.puzzle_table
+    origin = export.facts.get("published", {"key_prefix": KEY_PREFIXES[0], "dtypes": {}})
+    for name, dtype in origin["dtypes"].items():
+        tensors[name] = tensors[name].to(DTYPES[dtype])
+    prefix = origin["key_prefix"]
+    buffer = io.BytesIO()
+    torch.save({prefix + name: tensor.clone() for name, tensor in tensors.items()}, buffer)
+    write_atomic(arguments.out, buffer.getvalue())
+    if arguments.identifiers is not None:
+        names = export.puzzle_names
+        if names is None:
+            raise InputError(f"{arguments.folder}: holds no puzzle names to write to {arguments.identifiers}")
+        write_atomic(arguments.identifiers, orjson.dumps(names))
+    print(f"wrote {arguments.out}: {len(tensors)} tensors named {prefix}…")
+    return 0
+
+
+# Command line -------------------------------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog="python -m arc_trm.published", description=(__doc__ or "").splitlines()[0])
+    commands = result.add_subparsers(required=True, metavar="COMMAND")
+    one = commands.add_parser("import", help="turn a published checkpoint into an export")
+    one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="torch file of named tensors")
+    one.add_argument("--out", type=Path, required=True, metavar="DIR", help="export folder to write")
+    one.add_argument("--identifiers", type=Path, metavar="FILE", help="identifiers.json: the name of every puzzle")
+    one.add_argument("--no-table", action="store_true", help="keep only the mean of the puzzle embeddings")
+    for name, meaning in SIZES.items():
+        one.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
+    one.add_argument("--rule", choices=get_args(HaltingRule), help="when training halts a sequence")
+    one.set_defaults(run=import_checkpoint)
+    one = commands.add_parser("export", help="turn an export into a published checkpoint")
+    one.add_argument("folder", type=Path, metavar="DIR", help="export or run folder")
+    one.add_argument("--out", type=Path, required=True, metavar="FILE", help="torch file to write")
+    one.add_argument("--identifiers", type=Path, metavar="FILE", help="write the puzzle names here")
+    one.set_defaults(run=export_checkpoint)
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = parser().parse_args(argv)
+    return int(arguments.run(arguments))
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -4,6 +4,7 @@ A golden folder holds facts, no code: weights, batches and what the published co
 assumes a size; every one comes from the folder.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,27 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from arc_trm.batches import Batch
-from arc_trm.comparison import NOISE_FACTOR, Report
+from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.ema import Ema
 from arc_trm.halting import StepResult, continue_target, initial_carry, supervision_step
 from arc_trm.layers import rms_norm, rotary_table, rotate, swiglu_width, truncated_normal
 from arc_trm.losses import token_loss
 from arc_trm.model import HALTING_BIAS, RecursiveModel
 from arc_trm.optim import learning_rate
-from arc_trm.published import PUZZLE_TABLE, from_published, from_settings, state_names, tensor_names
+from arc_trm.published import PUZZLE_TABLE, from_published, state_names, tensor_names
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from data_prep.files import InputError
+from tests.golden.comparison import NOISE_FACTOR, Report
 
 INNER = "model.inner."
+ARCHITECTURES = {
+    "trm": "answer_and_latent",
+    "trm_singlez": "single_latent",
+    "trm_hier6": "multi_scale_latent",
+    "hrm": "answer_and_latent",
+    "transformers_baseline": "direct",
+}
+MULTI_SCALE_LATENTS = 6
 PUZZLE_ROWS = "puzzle_emb.local_weights"
 # The sparse update that the model files record: learning rate, weight decay.
 SIGN_SGD = (1e-2, 0.1)
@@ -52,6 +62,43 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+def from_settings(architecture: str, settings: Mapping[str, Any], where: str) -> tuple[ModelConfig, HaltingConfig]:
+    """Our configuration from a published one (`H_cycles`, `hidden_size`, …); raises InputError where it has none."""
+    if architecture not in ARCHITECTURES:
+        raise InputError(f"{where}: architecture {architecture!r}, expected one of {', '.join(ARCHITECTURES)}")
+    hrm, direct = architecture == "hrm", architecture == "transformers_baseline"
+    mixer = "mlp" if settings.get("mlp_t") else "attention"
+    if mixer == "attention" and settings.get("pos_encodings") != "rope":
+        raise InputError(f"{where}: pos_encodings {settings.get('pos_encodings')!r}, expected 'rope' with attention")
+    try:
+        width, hidden = settings["puzzle_emb_ndim"], settings["hidden_size"]
+        sizes: dict[str, Any] = {
+            "vocab_size": settings["vocab_size"],
+            "seq_len": settings["seq_len"],
+            "hidden": hidden,
+            "heads": settings["num_heads"],
+            "layers": settings["H_layers" if direct else "L_layers"],
+            "answer_layers": settings["H_layers"] if hrm else 0,
+            "expansion": float(settings["expansion"]),
+            # The published direct prediction is one pass whatever its cycles say.
+            "latent_steps": 0 if direct else settings["L_cycles"],
+            "deep_steps": 1 if direct else settings["H_cycles"],
+            "prefix": settings.get("puzzle_emb_len") or math.ceil(width / hidden),
+            "puzzle_width": width,
+        }
+        limits = {"max_supervision_steps": settings["halt_max_steps"]}
+    except KeyError as error:
+        raise InputError(f"{where}: no setting {error.args[0]!r} in its configuration") from error
+    sizes |= {"mixer": mixer, "recursion": ARCHITECTURES[architecture], "graded_updates": 2 if hrm else 0}
+    sizes["latents"] = MULTI_SCALE_LATENTS if architecture == "trm_hier6" else 0
+    continues = not settings.get("no_ACT_continue", not hrm)
+    rule: dict[str, Any] = {"rule": "q_learning" if continues or direct else "correctness", "continue_loss": continues}
+    return ModelConfig(**sizes), HaltingConfig(**limits, **rule)
 
 
 # Models -------------------------------------------------------------------------------------------------------------

@@ -6,17 +6,17 @@ feeding order there and go by digest here, so tied ranks are compared as sets. A
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from arc_trm.comparison import Report
-from arc_trm.golden_grids import decode_golden, read_tokens, rows_of
 from data_prep.augment import Augmentation
 from data_prep.grid import Grid, grid_digest
+from submission.candidates import Predictions, count_candidates
+from submission.vote import Output, Tally
+from tests.golden.comparison import Report
+from tests.golden.grids import decode_golden, read_tokens, rows_of
 
 EMPTY: Grid = np.zeros((0, 0), dtype=np.uint8)
 # Mean halting probabilities closer than this tie: they are sums of float32 numbers.
@@ -33,23 +33,7 @@ class Standing(NamedTuple):
     mean_halt: float
 
 
-@dataclass(frozen=True, eq=False)
-class Cast:
-    """n predictions of which we know the output: the columns of `submission.candidates.Predictions`."""
-
-    outputs: int
-    tokens: NDArray[np.uint8]  # [n, side²]
-    halting: NDArray[np.float32]  # [n]
-    output: NDArray[np.int32]  # [n]
-    dihedrals: NDArray[np.uint8]  # [n]
-    permutations: NDArray[np.uint8]  # [n, 10]
-
-
-# Count and rank: for every output its candidates, best first.
-Count = Callable[[Cast], list[list[Standing]]]
-
-
-def check_votes(facts: Mapping[str, Any], count: Count) -> Report:
+def check_votes(facts: Mapping[str, Any]) -> Report:
     """Compare inverted predictions, their order, the two attempts and pass@K with a golden vote."""
     report = Report("arc_data")
     predictions, results = facts["vote"]["predictions"], facts["vote"]["results"]
@@ -58,9 +42,9 @@ def check_votes(facts: Mapping[str, Any], count: Count) -> Report:
         report.same("inverted predictions", name, rows_of(_original(prediction, "pred_seq")), prediction["pred_grid"])
         report.same("known puzzle names", name, name in facts["vote"]["identifiers"], True)
     _state(report, predictions, facts["vote"]["state"])
-    outputs = [(result["task"], i) for result in results for i in range(len(result["tests"]))]
+    outputs = [Output(result["task"], i) for result in results for i in range(len(result["tests"]))]
     voters = _voters(report, predictions, results)
-    standings = _standings(voters, outputs, count)
+    standings = _standings(voters, outputs)
     for result in results:
         _attempts(report, result, standings)
     _pass_at(report, facts["vote"]["metrics"], results, standings)
@@ -92,9 +76,6 @@ def _state(report: Report, predictions: Sequence[Mapping[str, Any]], golden: Seq
     report.same("inputs predicted for", "vote state", sorted(found), [])
 
 
-Output = tuple[str, int]
-
-
 def _voters(
     report: Report, predictions: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Output, Mapping[str, Any]]]:
@@ -106,28 +87,30 @@ def _voters(
         expected = one["test"] if one["matches_test_input"] else None
         report.same("test inputs recognised", one["aug_name"], test, expected)
         if test is not None:
-            voters.append(((one["task"], test), one))
+            voters.append((Output(one["task"], test), one))
     return voters
 
 
 def _standings(
-    voters: Sequence[tuple[Output, Mapping[str, Any]]], outputs: Sequence[Output], count: Count
+    voters: Sequence[tuple[Output, Mapping[str, Any]]], outputs: Sequence[Output]
 ) -> dict[Output, list[Standing]]:
     """What was voted for, best first, by output; votes for the empty grid are put in where they would rank."""
     if not voters:
         return {output: [] for output in outputs}
     augmentations = [Augmentation.from_name(one["aug_name"])[1] for _, one in voters]
-    ranked = count(
-        Cast(
-            outputs=len(outputs),
-            tokens=np.stack([read_tokens(one["pred_seq"]) for _, one in voters]),
-            halting=np.array([_probability(one) for _, one in voters], dtype=np.float32),
-            output=np.array([outputs.index(output) for output, _ in voters], dtype=np.int32),
-            dihedrals=np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
-            permutations=np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
-        )
+    predictions = Predictions(
+        tokens=np.stack([read_tokens(one["pred_seq"]) for _, one in voters]),
+        halting=np.array([_probability(one) for _, one in voters], dtype=np.float32),
+        outputs=np.array([outputs.index(output) for output, _ in voters], dtype=np.int32),
+        dihedrals=np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
+        permutations=np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
     )
-    standings = dict(zip(outputs, map(list, ranked), strict=True))
+    tally = Tally(outputs)
+    tally.add(count_candidates(predictions))
+    standings = {
+        output: [Standing(_cells(c.grid.tolist()), c.votes, c.mean_halt) for c in tally.candidates(number)]
+        for number, output in enumerate(outputs)
+    }
     empty: dict[Output, list[float]] = {}
     for output, one in voters:
         if decode_golden(one["pred_seq"]) is None:
@@ -140,14 +123,14 @@ def _standings(
 
 def _attempts(report: Report, result: Mapping[str, Any], standings: Mapping[Output, list[Standing]]) -> None:
     """Compare the golden ranked lists of a task with our standings."""
-    predicted = [i for i in range(len(result["tests"])) if standings[result["task"], i]]
+    predicted = [i for i in range(len(result["tests"])) if standings[Output(result["task"], i)]]
     for field in sorted(name for name in result if name.startswith("attempts")):
         report.same("outputs with predictions", result["task"], len(result[field]), len(predicted))
         for i, golden in zip(predicted, result[field], strict=False):
             # Missing attempts are filled with the first; candidates themselves are distinct.
             grids = list(dict.fromkeys(_cells(grid) for grid in golden.values()))
             complete = len(grids) < len(golden)
-            misplaced = _misplaced(standings[result["task"], i], grids, complete)
+            misplaced = _misplaced(standings[Output(result["task"], i)], grids, complete)
             report.put("ranked attempts, ties as sets", f"{result['task']} test {i}, {field}", misplaced, 0.0)
 
 
@@ -186,7 +169,8 @@ def _pass_at(
         best, worst = [], []
         for result in results:
             ranks = [
-                _rank(standings[result["task"], i], _cells(test["output"])) for i, test in enumerate(result["tests"])
+                _rank(standings[Output(result["task"], i)], _cells(test["output"]))
+                for i, test in enumerate(result["tests"])
             ]
             best.append(float(np.mean([first <= k for first, _ in ranks])))
             worst.append(float(np.mean([last <= k for _, last in ranks])))

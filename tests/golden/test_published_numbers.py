@@ -2,12 +2,11 @@
 
 import pytest
 
-from arc_trm.comparison import Report
-from arc_trm.golden import ModelCheck, check_parts, read_tensors
-from arc_trm.golden_grids import check_grids
-from arc_trm.golden_votes import check_votes
-from arc_trm.interop import count_cast
 from data_prep.files import read_json
+from tests.golden.comparison import Report
+from tests.golden.grids import check_grids
+from tests.golden.models import ModelCheck, check_parts, read_tensors
+from tests.golden.votes import check_votes
 
 MODELS = ("trm_att", "trm_mlp", "trm_singlez", "trm_hier6", "hrm", "baseline")
 
@@ -44,4 +43,4 @@ def test_grids_tokens_and_augmentations_are_the_published_ones(golden):
 
 
 def test_votes_are_the_published_ones(golden):
-    assert_all_ok(check_votes(read_json(golden / "arc_data.json"), count_cast), 9)
+    assert_all_ok(check_votes(read_json(golden / "arc_data.json")), 9)
