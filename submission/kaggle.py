@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import InputError, read_json, run_program
-from submission.bundle import read_bundle
 from submission.kaggle_client import Patience, connect
 from submission.kaggle_site import (
     MACHINE,
@@ -30,6 +29,7 @@ from submission.kaggle_site import (
     upload,
     write_json,
 )
+from submission.package import read_bundle
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
 RECORD = "push.json"

@@ -14,8 +14,8 @@ import orjson
 
 from data_prep.files import InputError, read_json, write_atomic
 from submission.attempts import read_submission
-from submission.bundle import NOTEBOOK, Bundle
 from submission.kaggle_client import Patience, explained, status_of
+from submission.package import NOTEBOOK, Bundle
 
 # Kaggle's name for four L4; a name that it does not know silently gets a P100.
 MACHINE = "NvidiaL4"

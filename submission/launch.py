@@ -25,8 +25,8 @@ import orjson
 from data_prep.files import InputError, run_program, write_atomic
 from data_prep.folder import MANIFEST
 from submission import score
-from submission.bundle import read_bundle
 from submission.mounts import find_challenges, is_rerun
+from submission.package import read_bundle
 from submission.plan import duration, duration_text
 from submission.settings import whole
 

@@ -17,9 +17,9 @@ from data_prep.files import InputError
 from data_prep.folder import save_arrays
 from submission import kaggle
 from submission.attempts import Attempts, write_submission
-from submission.bundle import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
 from submission.kaggle_client import NO_CREDENTIALS, Patience, connect
 from submission.kaggle_site import MACHINE, Pushed, marker
+from submission.package import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
 from tests.conftest import REPOSITORY
 from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
 from tests.submission.test_attempts import GRIDS

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from submission.attempts import read_submission
-from submission.bundle import NOTEBOOK
+from submission.package import NOTEBOOK
 from tests.conftest import REPOSITORY
 from tests.submission.kaggle_layout import make_layout, make_python, run
 from tests.submission.tiny import assert_valid, tiny_tasks

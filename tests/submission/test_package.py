@@ -1,12 +1,9 @@
-"""A bundle is whole, says what it holds, installs without its sources, and needs nothing that Kaggle lacks."""
+"""A bundle is whole, says what it holds, and installs without its sources."""
 
-import ast
-import base64
 import hashlib
 import json
 import subprocess
 import sys
-import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +14,8 @@ from arc_trm import __version__
 from arc_trm.checkpoint import read_export
 from data_prep.files import InputError
 from submission import package
-from submission.bundle import NOTEBOOK, Bundle, read_bundle
 from submission.mounts import find_export
-from submission.package import CORPUS_LICENCES, licences
-from submission.runtime import IMAGE, PACKAGES, PROGRAMS, Import, admits, outside_imports, problems, source_file
-from submission.wheel import Project, build_wheel, find_project, package_files, wheel_name
+from submission.package import CORPUS_LICENCES, NOTEBOOK, PACKAGES, Bundle, build_wheel, licences, read_bundle
 from tests.conftest import REPOSITORY
 from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
@@ -38,7 +32,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def test_a_bundle_is_a_flat_folder_whose_manifest_knows_every_file(bundle: Bundle) -> None:
-    names = {"LICENCES.txt", "export.json", "export.safetensors", NOTEBOOK, wheel_name()}
+    names = {"LICENCES.txt", "export.json", "export.safetensors", NOTEBOOK, f"arc_trm-{__version__}-py3-none-any.whl"}
     assert {path.name for path in bundle.folder.iterdir()} == names | {"manifest.json"}
     digests = {name: hashlib.sha256((bundle.folder / name).read_bytes()).hexdigest() for name in names}
     assert bundle.manifest["digests"] == digests
@@ -95,7 +89,7 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, manifest: object, message:
 def test_nothing_else_is_replaced(bundle: Bundle, tmp_path: Path) -> None:
     words = ["--checkpoint", str(bundle.folder), "--out", str(tmp_path)]
     (tmp_path / "manifest.json").write_text('{"format": "arc-trm-dataset"}')
-    with pytest.raises(InputError, match="holds something else, expected a new folder or an older bundle"):
+    with pytest.raises(InputError, match="holds other files, expected a new folder or an older bundle"):
         package.main(words)
     (tmp_path / "manifest.json").rename(tmp_path / "mine.txt")
     with pytest.raises(InputError, match="holds other files"):
@@ -116,9 +110,8 @@ def test_the_licences_name_the_corpora(bundle: Bundle) -> None:
     text = (bundle.folder / "LICENCES.txt").read_text()
     assert "it does not name any" in text
     assert (REPOSITORY / "LICENSE").read_text() in text
-    export = read_export(bundle.folder)
     corpora = [{"name": f"{name}-training", "version": "1"} for name in CORPUS_LICENCES]
-    told = licences(replace(export, facts={"corpora": [*corpora, {"name": "mine", "version": "2"}]}))
+    told = licences([*corpora, {"name": "mine", "version": "2"}])
     assert "arc1-training 1: Apache-2.0" in told
     assert "mine 2: see its source" in told
 
@@ -133,169 +126,47 @@ def test_a_checkpoint_for_other_puzzles_is_refused(tmp_path: Path) -> None:
 # Wheel ------------------------------------------------------------------------------------------------------
 
 
-def test_the_wheel_is_one(bundle: Bundle) -> None:
-    with zipfile.ZipFile(bundle.folder / wheel_name()) as archive:
-        assert archive.testzip() is None
+def wheel_of(bundle: Bundle) -> Path:
+    return bundle.folder / bundle.manifest["wheel"]
+
+
+def test_the_wheel_holds_the_packages_as_they_are_and_no_litter(bundle: Bundle) -> None:
+    with zipfile.ZipFile(wheel_of(bundle)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}, "no clock"
     information = f"arc_trm-{__version__}.dist-info"
-    assert {name.split("/")[0] for name in files} == {*PACKAGES, information}
+    paths = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*"))
+    expected = {
+        path.relative_to(REPOSITORY).as_posix(): path.read_bytes()
+        for path in paths
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    }
+    assert {name: data for name, data in files.items() if not name.startswith(information)} == expected
     assert b"Tag: py3-none-any" in files[f"{information}/WHEEL"]
-    assert f"Name: arc-trm\nVersion: {__version__}\n".encode() in files[f"{information}/METADATA"]
-    assert b"Requires-Dist: torch>=2.10,<3\n" in files[f"{information}/METADATA"]
-    rows = [row.rsplit(",", 2) for row in files[f"{information}/RECORD"].decode().splitlines()]
-    assert {name for name, _, _ in rows} == set(files)
-    for name, digest, size in rows[:-1]:
-        found = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
-        assert (digest, int(size)) == (f"sha256={found}", len(files[name]))
+    assert (REPOSITORY / "LICENSE").read_bytes() in files.values()
 
 
-def test_the_wheel_has_all_files_of_the_packages_and_no_litter(bundle: Bundle, tmp_path: Path) -> None:
-    for package_name in PACKAGES:
-        (tmp_path / package_name / "__pycache__").mkdir(parents=True)
-        (tmp_path / package_name / "__init__.py").touch()
-        (tmp_path / package_name / "__pycache__" / "x.pyc").touch()
-        (tmp_path / package_name / ".hidden").touch()
-    (tmp_path / "submission" / "page").mkdir()
-    (tmp_path / "submission" / "page" / "page.css").write_text("x")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_x.py").touch()
-    names = [name for name, _ in package_files(tmp_path)]
-    expected = ["arc_trm/__init__.py", "data_prep/__init__.py", "submission/__init__.py", "submission/page/page.css"]
-    assert names == expected
-
-
-def test_pip_installs_it_offline_and_what_is_installed_can_pack_itself(bundle: Bundle, tmp_path: Path) -> None:
+def test_pip_installs_it_offline_and_it_runs_without_its_sources(bundle: Bundle, tmp_path: Path) -> None:
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", target, bundle.folder / wheel_name()], check=True, capture_output=True)
+    subprocess.run([*pip, "--target", target, wheel_of(bundle)], check=True, capture_output=True)
     words = ["--checkpoint", str(bundle.folder), "--notebook", str(bundle.folder / NOTEBOOK), "--out", "b"]
     # -I ignores the checkout as the current folder and in the environment.
-    code = f"import sys; sys.path.insert(0, {str(target)!r}); from submission import package; package.main({words})"
+    code = f"""import sys; sys.path.insert(0, {str(target)!r})
+from data_prep.files import run_program
+from submission import package
+sys.argv = ["package", *{words}]
+run_program(package.main)"""
     ran = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert read_bundle(tmp_path / "b").manifest["digests"].keys() == bundle.manifest["digests"].keys()
-    with (
-        zipfile.ZipFile(tmp_path / "b" / wheel_name()) as again,
-        zipfile.ZipFile(bundle.folder / wheel_name()) as first,
-    ):
-        assert [name for name in again.namelist() if name.endswith(".py")] == [
-            name for name in first.namelist() if name.endswith(".py")
-        ]
+    assert ran.stderr == f"error: {target}: no pyproject.toml, expected a checkout of the project\n"
+    assert ran.returncode == 2
 
 
-def test_a_project_without_facts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("submission.wheel.__file__", str(tmp_path / "submission" / "wheel.py"))
-    monkeypatch.setattr("submission.wheel.NAME", "no-such-project")
-    with pytest.raises(InputError, match=r"found neither pyproject.toml nor an installed no-such-project"):
-        find_project()
-
-
-# What Kaggle's image has ------------------------------------------------------------------------------------
-
-
-def test_a_submission_needs_what_the_image_has() -> None:
-    found = outside_imports(REPOSITORY)
-    assert problems(found, find_project().requirements) == []
-    assert {"torch", "numpy", "accelerate", "orjson", "safetensors", "tqdm"} <= {item.name for item in found}
-
-
-def test_the_image_is_what_the_project_admits() -> None:
-    described = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert admits(described["requires-python"], IMAGE["python"])
-    requirements = find_project().requirements
-    assert requirements["torch"] == ">=2.10,<3"
-    assert all(admits(requirements[name], version) for name, version in IMAGE.items() if name != "python")
-
-
-def write_project(root: Path, **files: str) -> Path:
+def test_sources_that_make_no_wheel_are_told_in_one_line(tmp_path: Path) -> None:
     for package_name in PACKAGES:
-        (root / package_name).mkdir()
-        (root / package_name / "__init__.py").touch()
-    for program in PROGRAMS:
-        root.joinpath(*program.split(".")).with_suffix(".py").touch()
-    for name, text in files.items():
-        root.joinpath(*name.split("__")).with_suffix(".py").write_text(text)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("source", "at_load"),
-    [
-        ("import rich.console", True),
-        ("from rich import print", True),
-        ("try:\n    import rich\nexcept ImportError:\n    rich = None", True),
-        ("class A:\n    import rich", True),
-        ("def f():\n    import rich", False),
-        ("def f():\n    class A:\n        import rich", False),
-        ("async def f():\n    from rich.x import y", False),
-    ],
-)
-def test_a_package_that_kaggle_lacks_is_found(tmp_path: Path, source: str, at_load: bool) -> None:
-    root = write_project(tmp_path, submission__solve="from arc_trm import deep", arc_trm__deep=source)
-    assert outside_imports(root) == [Import("rich", "arc_trm.deep", at_load)]
-    assert problems(outside_imports(root), {}) == ["arc_trm.deep: imports rich, which Kaggle's image lacks"]
-
-
-def test_what_is_only_for_type_checkers_or_out_of_reach_does_not_count(tmp_path: Path) -> None:
-    checked = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich\nelse:\n    import tqdm"
-    root = write_project(tmp_path, submission__solve=checked, submission__show="import rich")
-    assert [item.name for item in outside_imports(root)] == ["tqdm"]
-
-
-def test_a_package_of_another_version_is_found() -> None:
-    [line] = problems([Import("torch", "arc_trm.x", True)], {"torch": ">=2.11,<3"})
-    assert line == f"arc_trm.x: needs torch >=2.11,<3, Kaggle's image has {IMAGE['torch']}"
-
-
-def test_a_package_for_other_uses_may_be_imported_late_only() -> None:
-    assert problems([Import("pooch", "data_prep.x", False)], {}) == []
-    assert problems([Import("pooch", "data_prep.x", True)], {}) != []
-
-
-def test_a_lacking_package_stops_the_packing(bundle: Bundle, tmp_path: Path) -> None:
-    root = write_project(tmp_path, submission__score="import rich")
-    with pytest.raises(InputError, match=r"this cannot run on Kaggle: submission.score: imports rich"):
-        package.write_bundle(Project(root, {}, ""), bundle.folder, bundle.folder / NOTEBOOK, tmp_path / "b")
-
-
-def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no module submission.launch in"):
-        outside_imports(tmp_path, ["submission.launch"])
-
-
-@pytest.mark.parametrize(
-    ("bounds", "version", "expected"),
-    [
-        (">=2.10,<3", "2.10", True),
-        (">=2.10,<3", "2.9", False),
-        (">=2.0,<3", "2", True),
-        ("<3", "3.0", False),
-        ("", "1", True),
-        (">=1.13, <2", "1.13.1", True),
-    ],
-)
-def test_a_range_admits_versions(bounds: str, version: str, expected: bool) -> None:
-    assert admits(bounds, version) is expected
-
-
-def test_a_bound_of_another_kind_is_an_error() -> None:
-    with pytest.raises(ValueError, match="bound '~=2'"):
-        admits("~=2", "2.1")
-
-
-def test_every_source_is_python_of_the_image() -> None:
-    """No syntax newer than the oldest Python that the project promises."""
-    paths = [path for name in PACKAGES for path in (REPOSITORY / name).rglob("*.py")]
-    assert len(paths) > 50
-    for path in paths:
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 11))
-
-
-def test_modules_are_found_by_name() -> None:
-    assert source_file(REPOSITORY, "submission") == REPOSITORY / "submission" / "__init__.py"
-    assert source_file(REPOSITORY, "submission.solve") == REPOSITORY / "submission" / "solve.py"
-    assert source_file(REPOSITORY, "submission.solve.main") is None
-
-
-def test_the_wheel_does_not_depend_on_the_clock() -> None:
-    assert build_wheel(find_project()) == build_wheel(find_project())
+        (tmp_path / package_name).mkdir()
+    for file in ("README.md", "LICENSE"):
+        (tmp_path / file).touch()
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 7\n")
+    with pytest.raises(InputError, match=r"no wheel \(configuration error: .*\)$"):
+        build_wheel(tmp_path)

@@ -1,15 +1,16 @@
 """What a submission may import: the standard library, this project, and what Kaggle's image brings.
 
 Kaggle's notebooks run without internet, so a missing package costs the day's submission. The imports are walked from
-the programs that run there, before anything is uploaded.
+the programs that run there.
 """
 
 import ast
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 # Kaggle's image of 2026: the versions of the packages that a submission may use.
 IMAGE = {
@@ -93,29 +94,9 @@ def problems(imports: Sequence[Import], requirements: Mapping[str, str]) -> list
     lines = []
     for item in imports:
         if item.name in IMAGE:
-            if not admits(requirements.get(item.name, ""), IMAGE[item.name]):
+            if not SpecifierSet(requirements.get(item.name, "")).contains(IMAGE[item.name]):
                 wanted = requirements[item.name]
                 lines.append(f"{item.importer}: needs {item.name} {wanted}, Kaggle's image has {IMAGE[item.name]}")
         elif item.at_load or item.name not in NEVER_REACHED:
             lines.append(f"{item.importer}: imports {item.name}, which Kaggle's image lacks")
     return sorted(set(lines))
-
-
-def admits(bounds: str, version: str) -> bool:
-    """Whether a range of `>=` and `<` bounds admits a version; raises ValueError for bounds of another kind."""
-    for bound in filter(None, map(str.strip, bounds.split(","))):
-        match = re.fullmatch(r"(>=|<)\s*([\d.]+)", bound)
-        if match is None:
-            raise ValueError(f"bound {bound!r}, expected >= or < and a version")
-        least, found = _numbers(match[2]), _numbers(version)
-        if (found >= least) != (match[1] == ">="):
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """2.0 and 2 are the same version."""
-    numbers = [int(part) for part in version.split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
