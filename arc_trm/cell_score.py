@@ -25,6 +25,7 @@ from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
 from data_prep.cell_store import CellStore
 from data_prep.files import InputError, run_program
+from data_prep.progress import Progress
 from data_prep.store import open_store
 
 
@@ -42,19 +43,21 @@ def score_cells(
     share = -(-batch_size // processes)
     rounds = range(-(-len(store.test) // (share * processes)))  # another process may have one batch more
     sums = torch.zeros(5, dtype=torch.float64)
-    for _, work in zip_longest(rounds, evaluation_batches(mine, share, accelerator.device)):
-        if stop():
-            return {}
-        if work is None:
-            continue
-        batch, valid = work
-        answers, _, steps = (part[:valid] for part in predictor.answer(batch))
-        right = (answers == batch.labels[:valid]).double().cpu()
-        questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
-        obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.cpu().numpy()))
-        exact = right.min(-1).values
-        parts = (exact, obeys.double(), right.mean(-1), steps.double().cpu(), torch.ones(valid))
-        sums += torch.stack([part.sum().double() for part in parts])
+    with Progress("evaluating", len(mine), unit="puzzles", quiet=not accelerator.is_main_process) as bar:
+        for _, work in zip_longest(rounds, evaluation_batches(mine, share, accelerator.device)):
+            if stop():
+                return {}
+            if work is None:
+                continue
+            batch, valid = work
+            answers, _, steps = (part[:valid] for part in predictor.answer(batch))
+            right = (answers == batch.labels[:valid]).double().cpu()
+            questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
+            obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.cpu().numpy()))
+            exact = right.min(-1).values
+            parts = (exact, obeys.double(), right.mean(-1), steps.double().cpu(), torch.ones(valid))
+            sums += torch.stack([part.sum().double() for part in parts])
+            bar.update(valid)
     exact_sum, valid_sum, cell_sum, step_sum, count = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
     return {
         "exact_accuracy": exact_sum / count,

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from tqdm import tqdm
 
 from arc_trm.checkpoint import Export, checkpoint_folder, write_checkpoint, write_export
 from arc_trm.config import RunConfig, to_json
@@ -23,6 +22,7 @@ from arc_trm.tracking import MetricLog as MetricLog
 from arc_trm.tracking import make_accelerator as make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep.files import InputError
+from data_prep.progress import Progress
 
 Evaluate = Callable[[Trainer], dict[str, float]]
 
@@ -69,7 +69,8 @@ def train(
     signal that cuts an evaluation short loses nothing, since it is done again on resuming.
     """
     settings = trainer.config.log
-    with stop_on_signal() as stop, _progress(trainer) as bar:
+    quiet = not trainer.accelerator.is_main_process
+    with stop_on_signal() as stop, Progress("training", trainer.planned_steps, trainer.step, quiet=quiet) as bar:
 
         def enough() -> bool:
             return stop.requested or (deadline is not None and time.monotonic() >= deadline)
@@ -77,11 +78,12 @@ def train(
         trainer.should_stop = lambda: agreed(trainer, enough())
         _evaluate_if_due(trainer, evaluate, log)
         for step in steps(trainer, enough, _agreement_interval(trainer)):
-            bar.update()
+            figures = None
             if step == trainer.planned_steps or step % settings.every == 0:
                 metrics = trainer.read_metrics()
                 log.add({f"train/{name}": value for name, value in metrics.items()}, step)
-                bar.set_postfix_str(progress_text(metrics))
+                figures = progress_text(metrics)
+            bar.update(1, figures)
             if step % settings.checkpoint_every == 0 or (evaluate and _evaluation_falls_here(trainer)):
                 save(trainer, out, facts)
             _evaluate_if_due(trainer, evaluate, log)
@@ -130,12 +132,6 @@ def _evaluate_if_due(trainer: Trainer, evaluate: Evaluate | None, log: MetricLog
     if agreed(trainer, trainer.accelerator.is_main_process and not log.evaluated(trainer.step)):
         log.add(evaluate(trainer), trainer.step)
         return_freed_memory()
-
-
-def _progress(trainer: Trainer) -> tqdm:
-    """A bar in the main process; None lets tqdm be quiet where the output is not a terminal."""
-    disable = None if trainer.accelerator.is_main_process else True
-    return tqdm(total=trainer.planned_steps, initial=trainer.step, unit="step", disable=disable, smoothing=0.05)
 
 
 def progress_text(metrics: dict[str, float]) -> str:

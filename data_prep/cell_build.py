@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from data_prep.cell_csv import Parse, read_csv, sample
 from data_prep.cell_store import CellRows, build_cell_store, save
 from data_prep.files import InputError, file_digest
 from data_prep.folder import refuse_foreign
 from data_prep.mixing import Hashes
+from data_prep.progress import Progress
 
 # Training rows drawn beyond those asked for, to take the place of rows that the test file holds as well.
 SPARE_ROWS = 100
@@ -146,7 +146,7 @@ def take_distinct(
     seen: set[int] = set()
     kept: list[CellRows] = []
     fruitless = 0
-    with tqdm(total=count, unit=" puzzles", disable=None) as bar:
+    with Progress("generating", count, unit="puzzles") as bar:
         for tries, rows in stream:
             before = len(seen)
             new = []

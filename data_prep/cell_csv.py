@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from data_prep.cell_store import CellRows
 from data_prep.files import InputError
+from data_prep.progress import Progress
 
 HEADER = ["source", "question", "answer", "rating"]
 # Rows checked together: enough for fast array operations, a few megabytes of memory.
@@ -37,7 +37,7 @@ def read_csv(path: Path, parse: Parse) -> Iterator[CellRows]:
     try:
         with (
             open(path, newline="", encoding="utf-8") as file,
-            tqdm(unit=" rows", unit_scale=True, desc=path.name, disable=None) as bar,
+            Progress(f"reading {path.name}", unit="rows") as bar,
         ):
             reader = csv.reader(file, strict=True)
             header = next(reader, [])

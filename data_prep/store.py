@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from data_prep.augment import Augmentation, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
@@ -33,6 +32,7 @@ from data_prep.folder import (
 )
 from data_prep.grid import Grid
 from data_prep.overlap import pair_digest
+from data_prep.progress import Progress
 from data_prep.tasks import Pair, Task, task_digest
 
 if TYPE_CHECKING:
@@ -165,8 +165,11 @@ def build_store(
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in entry.task.pairs]
     pair_counts = [len(entry.task.pairs) for entry in entries]
-    bar = tqdm(entries, desc="drawing puzzles", unit="task", leave=False, disable=None)  # None: quiet in a file
-    drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in bar]
+    drawn = []
+    with Progress("drawing puzzles", len(entries), unit="tasks") as bar:
+        for entry in entries:
+            drawn.append(_draw_puzzles(entry.visible, augmentations, seed))
+            bar.update()
     puzzle_counts = [len(elements) for elements, _ in drawn]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {

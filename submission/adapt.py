@@ -12,7 +12,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast
 from torch import Tensor
-from tqdm import tqdm
 
 from arc_trm import run
 from arc_trm.checkpoint import Export
@@ -21,6 +20,7 @@ from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.datasets import arc_data
 from arc_trm.halting import initial_carry, supervision_step
 from arc_trm.trainer import Trainer, Work
+from data_prep.progress import Progress
 from data_prep.store import ArcStore
 from submission.plan import TimePlan
 from submission.settings import Settings
@@ -200,17 +200,15 @@ def adapt(trainer: Trainer, pace: Pace, stop: Callable[[], bool], interlude: Cal
 
     Raises NonFiniteLoss, in all processes alike.
     """
-    quiet = None if trainer.accelerator.is_main_process else True
     if trainer.step == 0:
         trainer.trunk_factor = 0.0 if pace.settings.embedding_share > 0 else 1.0
     half_way = trainer.step > 0
     pace.start()
-    with tqdm(unit="step", desc="adapting", disable=quiet, smoothing=0.05) as bar:
+    with Progress("adapting", done=trainer.step, quiet=not trainer.accelerator.is_main_process) as bar:
         for step in run.steps(trainer, lambda: stop() or pace.over()):
             pace.after_step(trainer)
             bar.total = trainer.planned_steps
-            bar.set_postfix_str(f"loss {pace.loss:.3f}", refresh=False)
-            bar.update()
+            bar.update(1, f"loss {pace.loss:.3f}")
             if not half_way and trainer.planned_steps > step >= trainer.planned_steps / 2:
                 half_way = True
                 with pace.pause():

@@ -23,12 +23,13 @@ from arc_trm.trainer import Trainer
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import Corpus, merge, pinned_corpus
 from data_prep.files import read_json, run_program, write_atomic
+from data_prep.progress import duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task, read_solutions, write_tasks
 from submission import report, score, solve
 from submission.attempts import read_submission
 from submission.desk import make_folder, summary_path
-from submission.plan import duration, duration_text
+from submission.plan import duration
 from submission.preflight import try_arithmetic
 
 TASKS = 20

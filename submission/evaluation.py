@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from tqdm import tqdm
-
 from arc_trm.config import LogConfig
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
 from data_prep.grid import Grid
+from data_prep.progress import Progress
 from data_prep.store import ArcStore
 from submission.predict import Voter, outputs_of_store
 from submission.score import score_ranked
@@ -43,11 +42,8 @@ def arc_evaluation(store: ArcStore, log: LogConfig) -> Callable[[Trainer], dict[
         windows = trainer.config.train.canvas != "full"
         voter = Voter(store, asked, log.evaluation_batch, trainer.accelerator, windows)
         tally = Tally(outputs)
-        quiet = None if trainer.accelerator.is_main_process else True
-        with (
-            trainer.averaged(),
-            tqdm(total=len(rows), unit="row", desc="evaluating", disable=quiet, leave=False) as bar,
-        ):
+        quiet = not trainer.accelerator.is_main_process
+        with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:
             complete = voter.vote(trainer.predictor(), rows, tally, bar.update, trainer.should_stop)
         return tally_scores(tally, solutions) if complete else {}
 

@@ -24,10 +24,11 @@ import orjson
 
 from data_prep.files import InputError, run_program, write_atomic
 from data_prep.folder import MANIFEST
+from data_prep.progress import duration_text
 from submission import score
 from submission.mounts import find_challenges, is_rerun
 from submission.package import read_bundle
-from submission.plan import duration, duration_text
+from submission.plan import duration
 from submission.settings import whole
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"

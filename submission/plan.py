@@ -26,14 +26,6 @@ def duration(text: str) -> float:
     return seconds
 
 
-def duration_text(seconds: float) -> str:
-    """Seconds as a reader wants them: 11h30m, 4m05s, 7.3s."""
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
-
-
 @dataclass
 class TimePlan:
     """The clock of a solving run, in seconds of `now`; `prediction_work` is in tokens to be answered.

@@ -14,10 +14,11 @@ from accelerate import Accelerator
 
 from arc_trm.checkpoint import Export
 from data_prep.files import InputError
+from data_prep.progress import duration_text
 from data_prep.tasks import Task
 from submission.adapt import agreed_values
 from submission.desk import Desk
-from submission.plan import TimePlan, duration_text
+from submission.plan import TimePlan
 from submission.settings import Settings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

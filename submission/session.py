@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.run import agreed, make_accelerator, stop_on_signal
@@ -17,6 +16,7 @@ from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
+from data_prep.progress import Progress
 from data_prep.store import ArcStore, TaskEntry, build_store
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
 from submission.desk import Desk
@@ -213,8 +213,8 @@ class Session:
         """One pass, and the file written anew; False when it had to end early."""
         rows = self.rows_of(part)
         began, over = self.plan.now(), self.stopwatch(end)
-        quiet = None if self.accelerator.is_main_process else True
-        with tqdm(total=len(rows), unit="row", desc=f"votes of {part.stop}", disable=quiet, leave=False) as bar:
+        quiet = not self.accelerator.is_main_process
+        with Progress(f"predicting up to vote {part.stop}", len(rows), unit="answers", quiet=quiet) as bar:
             complete = self.voter.vote(self.trainer.predictor(), rows, self.desk.tally, bar.update, over)
         if complete:
             self.plan.seconds_per_token = (self.plan.now() - began) / self.tokens(rows)

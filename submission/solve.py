@@ -22,12 +22,13 @@ import orjson
 
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
+from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.answers import show_answers
 from submission.attempts import read_submission
 from submission.desk import Desk, make_folder, summary_path
 from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
-from submission.plan import TimePlan, duration, duration_text
+from submission.plan import TimePlan, duration
 from submission.score import Scores, score
 from submission.settings import Settings, add_settings, positive
 from submission.watchdog import Watchdog

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submission.plan import TimePlan, duration, duration_text
+from submission.plan import TimePlan, duration
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,6 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected"):
         duration(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0s"), (7.31, "7.3s"), (60, "1m00s"), (245.4, "4m05s"), (41400, "11h30m")]
-)
-def test_a_duration_is_written(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 class Clock:
