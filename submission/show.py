@@ -15,36 +15,47 @@ import numpy as np
 from data_prep.files import run_program
 from data_prep.grid import Grid
 from data_prep.show import pick
-from data_prep.tasks import Pair, Task, read_tasks
+from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import beside, fitting_style, render
-from submission.attempts import Attempts, check_complete, read_submission
+from submission.attempts import Submission, check_complete, read_submission
+from submission.vote import Output, Tally
 
 
-def show_attempts(task: Task, answers: Sequence[Attempts]) -> str:
-    """Input, both attempts and truth of every test output next to each other, under a line that compares them."""
-    texts = []
-    for test, (pair, attempts) in enumerate(zip(task.tests, answers, strict=True)):
-        grids = [pair.input, *attempts, *([] if pair.output is None else [pair.output])]
-        style = fitting_style([grid.shape[1] for grid in grids])
-        shown = beside([render(grid, style) for grid in grids], gap="    ")
-        texts.append(f"{task.task_id}, test {test}: {_verdict(pair, attempts)}\n{shown}")
-    return "\n\n".join(texts)
+def show_attempts(tasks: Sequence[Task], submission: Submission, tally: Tally | None = None) -> str:
+    """Input, both attempts and truth of every test next to each other, below what there is to say of the attempts."""
+    return "\n\n".join(_show_test(task, test, submission, tally) for task in tasks for test in range(len(task.tests)))
 
 
-def _verdict(pair: Pair, attempts: Attempts) -> str:
-    """What stands in the row of grids, and how the attempts compare with the truth."""
-    if pair.output is None:
-        return "input, attempt 1, attempt 2"
-    compared = [f"attempt {i} {comparison(grid, pair.output)}" for i, grid in enumerate(attempts, start=1)]
-    return f"input, {', '.join(compared)}, truth"
+def _show_test(task: Task, test: int, submission: Submission, tally: Tally | None) -> str:
+    truth = task.tests[test].output
+    lines = [f"{task.task_id}, test {test}"]
+    grids = {"input": task.tests[test].input}
+    for name, grid in zip(("attempt 1", "attempt 2"), submission[task.task_id][test], strict=True):
+        facts = [] if tally is None else [_support(tally, Output(task.task_id, test), grid)]
+        facts += [] if truth is None else [comparison(grid, truth)]
+        lines += [f"{name}: {', '.join(facts)}"] if facts else []
+        grids[name] = grid
+    if truth is not None:
+        grids["truth"] = truth
+    style = fitting_style([grid.shape[1] for grid in grids.values()])
+    columns = [f"{name}\n{render(grid, style)}" for name, grid in grids.items()]
+    return "\n".join([*lines, beside(columns, gap="    ")])
+
+
+def _support(tally: Tally, output: Output, grid: Grid) -> str:
+    """`62% of 13 votes`, or `a guess` where no vote was cast for the grid."""
+    candidates = tally.candidates(tally.outputs.index(output))
+    own = sum(candidate.votes for candidate in candidates if np.array_equal(candidate.grid, grid))
+    total = sum(candidate.votes for candidate in candidates)
+    return f"{own / total:.0%} of {total} votes" if own else "a guess"
 
 
 def comparison(grid: Grid, truth: Grid) -> str:
-    """`(right)`, `(6 of 36 cells differ)` or `(4 × 4 instead of 6 × 6)`."""
+    """`right`, `6 of 36 cells differ` or `4 × 4 instead of 6 × 6`."""
     if grid.shape != truth.shape:
-        return f"({grid.shape[0]} × {grid.shape[1]} instead of {truth.shape[0]} × {truth.shape[1]})"
+        return f"{grid.shape[0]} × {grid.shape[1]} instead of {truth.shape[0]} × {truth.shape[1]}"
     wrong = int(np.count_nonzero(grid != truth))
-    return f"({wrong} of {truth.size} cells differ)" if wrong else "(right)"
+    return f"{wrong} of {truth.size} cells differ" if wrong else "right"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_complete(arguments.submission, submission, expected, arguments.challenges)
     names = arguments.tasks or list(expected)
     chosen = [task for name in names for task in pick(tasks, name, str(arguments.challenges))]
-    print("\n\n".join(show_attempts(task, submission[task.task_id]) for task in chosen))
+    print(show_attempts(chosen, submission))
     return 0
 
 

@@ -24,14 +24,16 @@ from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
-from submission.answers import show_answers
 from submission.attempts import read_submission
 from submission.desk import Desk, make_folder, summary_path
 from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
 from submission.score import Scores, score
 from submission.settings import Settings, add_settings, positive
+from submission.show import show_attempts
 from submission.watchdog import Watchdog
+
+MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 
 
 def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
                 print(f"note: {desk.out} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
         if desk.written is not None and are_own(arguments.challenges):
-            print(show_answers(desk.tasks, desk.written.submission, desk.tally) + "\n")
+            print(show_attempts(desk.tasks[:MOST_SHOWN], desk.written.submission, desk.tally) + "\n")
         report(desk, plan, facts, summary)
     return int(facts.get("status", 0))
 

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
 from data_prep.files import InputError
 from submission.attempts import Attempts, write_submission
+from submission.ranking import grid_key
 from submission.show import main, show_attempts
+from submission.vote import Tally, count_votes, outputs_of
 from tests.data_prep.material import as_json, grid, pair, task
 
 TRUTH, NEAR, FAR = ["345", "678"], ["345", "679"], ["34", "67"]
@@ -16,15 +19,30 @@ ANSWERS = (Attempts(grid(NEAR), grid(TRUTH)), Attempts(grid(FAR), grid(NEAR)))
 
 
 def test_attempts_are_compared_with_the_truth() -> None:
-    assert show_attempts(TASK, ANSWERS).split("\n") == [
-        "abc, test 0: input, attempt 1 (1 of 6 cells differ), attempt 2 (right), truth",
-        "1    3 4 5    3 4 5    3 4 5",
-        "2    6 7 9    6 7 8    6 7 8",
+    assert show_attempts([TASK], {"abc": ANSWERS}).split("\n") == [
+        "abc, test 0",
+        "attempt 1: 1 of 6 cells differ",
+        "attempt 2: right",
+        "input    attempt 1    attempt 2    truth",
+        "1        3 4 5        3 4 5        3 4 5",
+        "2        6 7 9        6 7 8        6 7 8",
         "",
-        "abc, test 1: input, attempt 1 (2 × 2 instead of 2 × 3), attempt 2 (1 of 6 cells differ), truth",
-        "7    3 4    3 4 5    3 4 5",
-        "     6 7    6 7 9    6 7 8",
+        "abc, test 1",
+        "attempt 1: 2 × 2 instead of 2 × 3",
+        "attempt 2: 1 of 6 cells differ",
+        "input    attempt 1    attempt 2    truth",
+        "7        3 4          3 4 5        3 4 5",
+        "         6 7          6 7 9        6 7 8",
     ]
+
+
+def test_votes_are_said_where_they_are_known() -> None:
+    tally = Tally(outputs_of([TASK]))
+    keys = [grid_key(grid(rows)) for rows in (NEAR, NEAR, TRUTH)]
+    tally.add(count_votes(np.zeros(3, np.int64), keys, np.full(3, 0.5)))
+    shown = show_attempts([TASK], {"abc": ANSWERS}, tally).split("\n")
+    assert shown[1:3] == ["attempt 1: 67% of 3 votes, 1 of 6 cells differ", "attempt 2: 33% of 3 votes, right"]
+    assert shown[8] == "attempt 1: a guess, 2 × 2 instead of 2 × 3"
 
 
 def test_the_command_shows_chosen_tasks_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,11 +51,11 @@ def test_the_command_shows_chosen_tasks_or_all(tmp_path: Path, capsys: pytest.Ca
     write_submission(answers, {"abc": ANSWERS, "abd": ANSWERS})
     assert main([str(answers), "abd", "--challenges", str(challenges)]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("abd, test 0: input, attempt 1, attempt 2\n1    3 4 5    3 4 5\n")
+    assert shown.startswith("abd, test 0\ninput    attempt 1    attempt 2\n1        3 4 5        3 4 5\n")
     assert main([str(answers), "--challenges", str(challenges)]) == 0
     assert capsys.readouterr().out.count("test 1") == 2
     (tmp_path / "s.json").write_bytes(orjson.dumps({name: [grid(TRUTH).tolist()] * 2 for name in ("abc", "abd")}))
     assert main([str(answers), "abc", "--challenges", str(challenges), "--solutions", str(tmp_path / "s.json")]) == 0
-    assert "attempt 2 (right), truth" in capsys.readouterr().out
+    assert "attempt 2: right" in capsys.readouterr().out
     with pytest.raises(InputError, match="no task abx among its 2 tasks; near it: abd, abc"):
         main([str(answers), "abx", "--challenges", str(challenges)])
