@@ -75,10 +75,8 @@ def get_dataset_status(site: FakeKaggle, body: Answer) -> Answer:
 def list_dataset_files(site: FakeKaggle, body: Answer) -> Answer:
     versions = dataset_of(site, body)
     files = versions[-2 if site.waiting and len(versions) > 1 else -1]
-    start = int(body.get("pageToken") or 0)
     shown = [{"name": name, "totalBytes": 1, "creationDate": "2026-01-02T03:04:05Z"} for name in files]
-    following = {"nextPageToken": str(start + site.page)} if start + site.page < len(files) else {}
-    return {"datasetFiles": shown[start : start + site.page], **following}
+    return {"datasetFiles": shown[: int(body["pageSize"])]}
 
 
 def start_blob_upload(site: FakeKaggle, body: Answer) -> Answer:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from data_prep.files import InputError
 from data_prep.folder import save_arrays
 from submission import kaggle
 from submission.attempts import Attempts, write_submission
-from submission.kaggle_client import NO_CREDENTIALS, Patience, connect
-from submission.kaggle_site import MACHINE, Pushed, marker
+from submission.kaggle import MACHINE, NO_CREDENTIALS, PAUSES, Pushed, Site
 from submission.package import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
 from tests.conftest import REPOSITORY
 from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
@@ -103,12 +102,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def call(tmp_path: Path, clock: Clock) -> Callable[..., int]:
-    patience = Patience(sleep=clock.sleep, now=lambda: clock.time)
-
     def run(command: str, *words: str) -> int:
         folders = ["--out", str(tmp_path / "out")]
         folders += ["--bundle", str(tmp_path / "bundle")] if command == "push" else []
-        return kaggle.main([command, *folders, *words], patience=patience)
+        return kaggle.main([command, *folders, *words], lambda: Site(clock.sleep, lambda: clock.time))
 
     return run
 
@@ -123,7 +120,7 @@ def test_a_first_push_uploads_runs_and_fetches(
     assert call("push") == 0
     [created] = ran.asked("CreateDataset")
     assert (created["slug"], created["licenseName"], created["isPrivate"]) == ("arc-trm-bundle", "other", True)
-    names = {path.name for path in bundle.files} | {marker(bundle)}
+    names = {path.name for path in bundle.files} | {f"bundle-{bundle.digest[:12]}.txt"}
     assert set(ran.datasets[DATASET][0]) == names
     contents = {ran.names[token]: data for token, data in ran.blobs.items()}
     assert all(contents[path.name] == path.read_bytes() for path in bundle.files)
@@ -140,7 +137,7 @@ def test_a_first_push_uploads_runs_and_fetches(
         "arc-trm-submission.log",
     }
     record = json.loads((tmp_path / "out" / "push.json").read_text())
-    assert record == asdict(Pushed(DATASET, KERNEL, 1, kaggle.COMPETITION, bundle.digest))
+    assert record == asdict(Pushed(DATASET, KERNEL, kaggle.COMPETITION, bundle.digest, MACHINE, 1))
     printed = capsys.readouterr().out.splitlines()
     assert [line.rsplit(": ")[1] for line in printed if line.startswith("kernel")] == ["queued", "running", "complete"]
     assert printed[-1] == f"fetched {output}: 1 tasks in submission.json"
@@ -278,10 +275,10 @@ def test_no_server_is_one_line(
     site: FakeKaggle, call: Callable[..., int], bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = importlib.import_module("kagglesdk.kaggle_env")
-    client = connect()
+    asked = Site(lambda seconds: None)
     monkeypatch.setitem(environment._env_to_endpoint, environment.KaggleEnv.LOCAL, "http://127.0.0.1:9")
     with pytest.raises(InputError, match=rf"^dataset {DATASET}: no answer \(ConnectionError\)$"):
-        Patience(sleep=lambda seconds: None).ask(f"dataset {DATASET}", lambda: client.dataset_status(DATASET))
+        kaggle.dataset_status(asked, DATASET)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +357,21 @@ def test_an_invalid_submission_is_refused(ran: FakeKaggle, call: Callable[..., i
         call("push")
 
 
+def test_the_record_of_a_push_without_its_machine_is_read(
+    ran: FakeKaggle, call: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call("push")
+    path = tmp_path / "out" / "push.json"
+    record = json.loads(path.read_bytes())
+    assert record.pop("machine") == MACHINE
+    path.write_text(json.dumps(record))
+    assert call("submit") == 0
+    assert len(ran.submissions) == 1
+    path.write_text(json.dumps({**record, "other": 1}))
+    with pytest.raises(InputError, match=r"push.json: not what a push writes \(.*other"):
+        call("submit")
+
+
 def test_before_a_push_there_is_nothing_to_ask(site: FakeKaggle, call: Callable[..., int]) -> None:
     for command in ("status", "output", "submit"):
         with pytest.raises(InputError, match=r"push.json: missing, expected a push before"):
@@ -374,7 +386,7 @@ def test_without_credentials_there_is_one_line(
 ) -> None:
     monkeypatch.delenv("KAGGLE_API_TOKEN")
     with pytest.raises(InputError) as caught:
-        connect()
+        Site()
     assert str(caught.value) == NO_CREDENTIALS
     assert capsys.readouterr().out == ""
 
@@ -382,14 +394,14 @@ def test_without_credentials_there_is_one_line(
 def test_a_token_that_expired_is_no_credential(site: FakeKaggle) -> None:
     site.bad_token = True
     with pytest.raises(InputError, match=r"^no Kaggle credentials that work"):
-        connect()
+        Site()
 
 
 @pytest.mark.parametrize(("status", "message"), [(401, r"refused the credentials \(401\)"), (503, r"failed \(503\)")])
 def test_a_failure_to_sign_in_is_one_line(site: FakeKaggle, status: int, message: str) -> None:
     site.always["IntrospectToken"] = Failure(status)
     with pytest.raises(InputError, match=rf"^signing in: .*{message}"):
-        connect()
+        Site()
 
 
 def test_the_program_ends_with_one_line(home: Path) -> None:
@@ -406,15 +418,14 @@ def test_importing_the_program_does_not_import_the_client() -> None:
     assert ran.stdout.split() == ["False", "False"]
 
 
-def test_patience_has_an_end() -> None:
-    clock = Clock()
-    patience = replace(Patience(attempts=3), sleep=clock.sleep, now=lambda: clock.time)
+def test_patience_has_an_end(site: FakeKaggle, clock: Clock) -> None:
+    patient = Site(clock.sleep, lambda: clock.time)
 
-    def question() -> None:
+    def request() -> None:
         raise ConnectionError("refused")
 
     with pytest.raises(InputError, match=r"^it: no answer"):
-        patience.ask("it", question)
-    assert clock.slept == [2, 4]
+        patient.ask("it", request)
+    assert clock.slept == list(PAUSES)
     with pytest.raises(InputError, match=r"^it: still not there after 1 minutes$"):
-        patience.wait("it", lambda: None, 60)
+        patient.wait("it", lambda: None, 60)
