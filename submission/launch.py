@@ -26,7 +26,7 @@ from data_prep.files import InputError, run_program, write_atomic
 from data_prep.folder import MANIFEST
 from data_prep.progress import duration_text
 from submission import score
-from submission.mounts import find_challenges, is_rerun
+from submission.inputs import find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
 from submission.settings import whole

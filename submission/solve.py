@@ -26,7 +26,7 @@ from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import read_submission
 from submission.desk import Desk, make_folder, summary_path
-from submission.mounts import KAGGLE_INPUT, find_challenges, find_export, is_rerun
+from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
 from submission.score import Scores, score
 from submission.settings import Settings, add_settings, positive
@@ -114,9 +114,8 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
             raise InputError("--rehearse chooses its own tasks, expected no --challenges")
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
-        from submission.rehearse import stand_in
 
-        chosen = stand_in(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
+        chosen = choose_rehearsal(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
         if is_first_process():
             make_folder(arguments.out.parent)
             # For submission.score and submission.report.

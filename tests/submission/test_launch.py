@@ -12,8 +12,8 @@ import pytest
 
 from data_prep.files import InputError
 from submission import launch
+from submission.inputs import RERUN_VARIABLE
 from submission.launch import Launch, command, note_bundle, run_aloud, working_gpus
-from submission.mounts import RERUN_VARIABLE
 from tests.submission.kaggle_layout import make_layout
 from tests.submission.tiny import tiny_tasks
 

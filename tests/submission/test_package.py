@@ -14,7 +14,7 @@ from arc_trm import __version__
 from arc_trm.checkpoint import read_export
 from data_prep.files import InputError
 from submission import package
-from submission.mounts import find_export
+from submission.inputs import find_export
 from submission.package import CORPUS_LICENCES, NOTEBOOK, PACKAGES, Bundle, build_wheel, licences, read_bundle
 from tests.conftest import REPOSITORY
 from tests.submission.tiny import MODEL, make_export, tiny_tasks

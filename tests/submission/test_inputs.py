@@ -1,15 +1,58 @@
-"""The stand-in for the competition's tasks."""
+"""Challenges and checkpoints are found where they are mounted; a rehearsal has the competition's shape."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Task
-from submission import rehearse
-from submission.rehearse import choose, distinct, public_tasks, stand_in
-from tests.submission.tiny import tiny_task, write_challenges, write_solutions
+from submission import inputs
+from submission.inputs import choose_rehearsal, distinct, find_challenges, find_export, find_solved, public_tasks
+from tests.submission.tiny import make_export, tiny_task, tiny_tasks, write_challenges, write_solutions
+
+LAYOUTS = {
+    "2025": ("arc-prize-2025", "my-export/arc-trm/export"),
+    "2026": ("competitions/arc-prize-2026-arc-agi-2", "datasets/someone/my-export/export"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_are_found_in_both_layouts(tmp_path: Path, layout: str) -> None:
+    competition, dataset = (tmp_path / place for place in LAYOUTS[layout])
+    competition.mkdir(parents=True)
+    for part in ("test", "evaluation", "training"):
+        write_challenges(competition / f"arc-agi_{part}_challenges.json", tiny_tasks())
+    for part in ("evaluation", "training"):
+        write_solutions(competition / f"arc-agi_{part}_solutions.json", tiny_tasks())
+    make_export(dataset)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "export.json").write_text('{"format": "something else"}')
+    assert find_challenges(tmp_path) == competition / "arc-agi_test_challenges.json"
+    assert find_export(tmp_path) == dataset
+    assert [(a.name, b.name) for a, b in find_solved(tmp_path)] == [
+        ("arc-agi_evaluation_challenges.json", "arc-agi_evaluation_solutions.json"),
+        ("arc-agi_training_challenges.json", "arc-agi_training_solutions.json"),
+    ]
+
+
+def test_nothing_mounted_is_said_in_one_line(tmp_path: Path) -> None:
+    for find in (find_challenges, find_export):
+        for root in (tmp_path, tmp_path / "missing"):
+            with pytest.raises(InputError, match=r"is not given, and .* should hold one .*: found none"):
+                find(root)
+    assert find_solved(tmp_path) == []
+
+
+def test_two_exports_are_not_guessed_between(tmp_path: Path) -> None:
+    make_export(tmp_path / "a")
+    make_export(tmp_path / "b")
+    with pytest.raises(InputError, match=f"found {tmp_path / 'a'}, {tmp_path / 'b'}"):
+        find_export(tmp_path)
+
+
+# Rehearsal --------------------------------------------------------------------------------------------------
 
 
 def tasks_of(corpus: str, count: int, seed: int) -> list[Task]:
@@ -40,7 +83,7 @@ def names(tasks: tuple[Task, ...]) -> list[str]:
 
 
 def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
-    chosen = stand_in((), 5, mounted)
+    chosen = choose_rehearsal((), 5, mounted)
     assert not chosen.contaminated
     assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
     assert sum(len(task.tests) > 1 for task in chosen.tasks) == 2, "40 % of them"
@@ -49,18 +92,18 @@ def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
 
 
 def test_tasks_that_the_checkpoint_knows_are_left_out(mounted: Path) -> None:
-    chosen = stand_in(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
+    chosen = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
     assert not chosen.contaminated
     assert names(chosen.tasks) == [task.task_id for task in TRAINING[7:]]
 
 
 def test_demonstrations_that_were_trained_on_count_as_known(mounted: Path) -> None:
     shown = build_store([TaskEntry.demonstrations_only(task) for task in EVALUATION], 0, 0).training_digests()
-    assert {name[0] for name in names(stand_in(shown, 5, mounted).tasks)} == {"t"}
+    assert {name[0] for name in names(choose_rehearsal(shown, 5, mounted).tasks)} == {"t"}
 
 
 def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> None:
-    chosen = stand_in(lines_of(EVALUATION + TRAINING), 5, mounted)
+    chosen = choose_rehearsal(lines_of(EVALUATION + TRAINING), 5, mounted)
     assert chosen.contaminated
     assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
     assert chosen.describe().startswith("CONTAMINATED")
@@ -69,15 +112,15 @@ def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> No
 def test_without_mounted_files_the_package_serves(tmp_path: Path) -> None:
     pool = list(distinct(public_tasks(tmp_path)))
     assert len({task.task_id for task in pool}) == len(pool)
-    assert {task.corpus for task in pool} == set(rehearse.CORPORA)
-    chosen = choose(pool, 120)
+    assert {task.corpus for task in pool} == set(inputs.CORPORA)
+    chosen = inputs._shaped(pool, 120)
     assert sum(len(task.tests) > 1 for task in chosen) == 49
 
 
 @pytest.mark.parametrize(("count", "several"), [(1, 0), (3, 1), (8, 3), (12, 5), (24, 9), (99, 9)])
 def test_the_shape_is_the_evaluation_sets(count: int, several: int) -> None:
     pool = [*EVALUATION, *TRAINING]
-    chosen = choose(pool, count)
+    chosen = inputs._shaped(pool, count)
     assert len(chosen) == min(count, 24)
     assert len(set(names(tuple(chosen)))) == len(chosen)
     assert sum(len(task.tests) > 1 for task in chosen) == several

