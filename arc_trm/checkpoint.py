@@ -10,9 +10,7 @@ place, flushed, and renamed into it, so it is either whole or not there; nothing
         export/{export.safetensors, export.json}
 """
 
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +23,11 @@ from torch import Tensor
 
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, check_config, from_json, to_json
-from data_prep.files import InputError, file_digest, read_json, sha256_hex, sync_folder, write_atomic
+from data_prep.files import InputError, file_digest, new_folder, read_json, refuse_other_files, set_aside, sha256_hex
 
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
-ASIDE = ".old"
 # What an export says beside its header, and of which type.
 EXPORT_FIELDS: dict[str, tuple[type, ...]] = {
     "model": (dict,),
@@ -46,17 +43,13 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
 
     Raises InputError when the disk is full or the place cannot be written; the old folder stays.
     """
-    _refuse_foreign(folder, kind)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder.parent, f".{folder.name}.*")
-        fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
-    try:
+    refuse_other_files(folder, kind, (f"{kind}.json", f"{kind}.safetensors"))
+    with new_folder(folder) as fresh:
         data = fresh / f"{kind}.safetensors"
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, data)
-        _flush(data)
+        try:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, data)
+        except SafetensorError as error:
+            raise InputError(f"{folder}: cannot write ({error})") from error
         header = {
             "format": FORMATS[kind],
             "version": FORMAT_VERSION,
@@ -65,32 +58,7 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
         }
         described = header | dict(facts)
         described["facts_sha256"] = _facts_digest(described)
-        write_atomic(fresh / f"{kind}.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
-        _share(fresh, data)
-        _replace_folder(fresh, folder)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{folder}: cannot write ({error})") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _refuse_foreign(folder: Path, kind: str) -> None:
-    """Raise InputError when `folder` is a file or holds other files than an older folder of `kind` has."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file, expected a folder for the {kind}")
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    others = [
-        name for name in names if not name.startswith(".") and name not in (f"{kind}.json", f"{kind}.safetensors")
-    ]
-    if others:
-        raise InputError(f"{folder}: holds {others[0]}, expected a new folder or an older {kind}")
-
-
-def _remove_abandoned(parent: Path, pattern: str) -> None:
-    """Delete what a kill in the middle of a write left, but not a folder that stepped aside and may be the last."""
-    for abandoned in parent.glob(pattern):
-        if abandoned.suffix != ASIDE:
-            shutil.rmtree(abandoned, ignore_errors=True)
+        (fresh / f"{kind}.json").write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
 
 def _facts_digest(facts: Mapping[str, Any]) -> str:
@@ -99,38 +67,10 @@ def _facts_digest(facts: Mapping[str, Any]) -> str:
     return sha256_hex(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
 
 
-def _share(folder: Path, file: Path) -> None:
-    """Give a temporary folder and a safetensors file, which are private, the modes of ordinary ones."""
-    umask = os.umask(0)
-    os.umask(umask)
-    folder.chmod(0o777 & ~umask)
-    file.chmod(0o666 & ~umask)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb+") as file:
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}{ASIDE}")
-
-
-def _replace_folder(fresh: Path, folder: Path) -> None:
-    """Rename `fresh` to `folder`; a folder cannot be renamed over a full one, so the old one steps aside first."""
-    if folder.exists():
-        shutil.rmtree(_aside(folder), ignore_errors=True)
-        folder.rename(_aside(folder))
-    fresh.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(_aside(folder), ignore_errors=True)
-
-
 def read_folder(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of a folder of `kind`; raises InputError when it is missing, truncated or altered."""
-    if not folder.exists() and _aside(folder).exists():  # killed between the two renames of a replacement
-        folder = _aside(folder)
+    if not folder.exists() and set_aside(folder).exists():  # killed between the two renames of a replacement
+        folder = set_aside(folder)
     facts = read_json(folder / f"{kind}.json")
     if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
         raise InputError(f"{folder / kind}.json: not a file of format {FORMATS[kind]}")
@@ -180,7 +120,7 @@ def write_export(folder: Path, export: Export) -> None:
 def read_export(path: Path) -> Export:
     """The export in `path`, which is an export folder or a run folder that holds one."""
     folder = path if (path / "export.json").is_file() else path / "export"
-    if not any((place / "export.json").is_file() for place in (folder, _aside(folder))):
+    if not any((place / "export.json").is_file() for place in (folder, set_aside(folder))):
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
@@ -231,7 +171,8 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> Path:
     """Write the state after `step` and delete older checkpoints but the newest `keep`; returns the folder."""
     folder = checkpoint_folder(run, step)
-    _remove_abandoned(run / "checkpoints", ".step-*")
+    for abandoned in (run / "checkpoints").glob(".step-*.new-*"):  # by a kill in the middle of a write
+        shutil.rmtree(abandoned, ignore_errors=True)
     write_folder(folder, STATE, tensors, {**facts, "step": step})
     tidy_checkpoints(run, step, keep)
     return folder

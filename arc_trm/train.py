@@ -26,8 +26,8 @@ from arc_trm.config import RunConfig, check_config
 from arc_trm.datasets import open_training_data
 from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
 from arc_trm.trainer import NonFiniteLoss, Trainer
-from data_prep.files import InputError, file_digest, run_program
-from data_prep.store import MANIFEST, ArcStore
+from data_prep.files import MANIFEST, InputError, file_digest, run_program
+from data_prep.store import ArcStore
 from submission.evaluation import arc_evaluation
 
 PROGRAM = "arc_trm.train"

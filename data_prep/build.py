@@ -13,8 +13,7 @@ from typing import Any
 from data_prep import conceptarc, maze, sudoku
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
 from data_prep.corpus import PINNED, RECIPES, Corpus, Merge, conceptarc_corpus, merge, own_corpus, pinned_corpus
-from data_prep.files import InputError, run_program
-from data_prep.folder import refuse_foreign
+from data_prep.files import InputError, refuse_foreign, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"

@@ -12,8 +12,7 @@ import numpy as np
 
 from data_prep.cell_csv import Parse, read_csv, sample
 from data_prep.cell_store import CellRows, build_cell_store, save
-from data_prep.files import InputError, file_digest
-from data_prep.folder import refuse_foreign
+from data_prep.files import InputError, file_digest, refuse_foreign
 from data_prep.mixing import Hashes
 from data_prep.progress import Progress
 

@@ -1,6 +1,6 @@
 """Datasets whose examples are whole squares of cells: Sudokus and mazes, a question and an answer each.
 
-In the folder that data_prep.folder writes: six arrays beside the manifest. Augmentation is applied when a batch is
+A folder of six arrays beside the manifest. Augmentation is applied when a batch is
 made, so only the puzzles themselves are kept.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.folder import Manifest, load_arrays, new_manifest, read_manifest, save_arrays, verify_digests
+from data_prep.files import Manifest, load_arrays, new_manifest, read_manifest, save_arrays, verify_digests
 
 KINDS = ("sudoku", "maze")
 SPLITS = ("train", "test")
@@ -91,7 +91,7 @@ def build_cell_store(
 
 
 def save(store: CellStore, folder: Path | str) -> None:
-    """Write the store as a whole or not at all; raises InputError as data_prep.folder.save_arrays does."""
+    """Write the store as a whole or not at all; raises InputError as data_prep.files.save_arrays does."""
     arrays = {
         f"{split}_{name}": getattr(getattr(store, split), name)
         for split in SPLITS

@@ -1,16 +1,25 @@
-"""Reading, writing and failing: the few file habits that every program of the project shares."""
+"""Reading, writing and failing, done alike by every program: JSON, files and folders written whole, one-line errors.
+
+A dataset's folder (data_prep.store for ARC, data_prep.cell_store for Sudoku and mazes) is manifest.json and one .npy
+file per array, opened without copying.
+"""
 
 import hashlib
+import importlib.metadata
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 # What a file in a folder of tasks, a run or an export may end in; a picture there may be drawn anew.
 DATA_SUFFIXES = {".json", ".jsonl", ".npz", ".safetensors"}
@@ -67,13 +76,10 @@ def write_atomic(path: Path | str, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; give the result the mode an ordinary open() would have given it.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        _share(Path(temporary))
         os.replace(temporary, path)
         temporary = None
-        sync_folder(path.parent)
+        _flush(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot write ({error.strerror})") from error
     finally:
@@ -91,15 +97,6 @@ def refuse_input(out: Path, inputs: Iterable[Path | None]) -> None:
             raise InputError(f"{out}: is read by this very command, expected another file to write")
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename in it survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sha256_hex(data: bytes) -> str:
     """The SHA-256 of `data` as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
@@ -112,6 +109,169 @@ def file_digest(path: Path | str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
+
+
+def _share(path: Path) -> None:
+    """Give a temporary file or folder, which is private, the mode of an ordinary one."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+
+
+def _flush(path: Path) -> None:
+    """Flush a file, or a folder's list of names, to disk, so that it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Folders ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write files into; it takes the place of `folder`, whole and on disk, when the block succeeds.
+
+    A folder cannot be renamed over a full one, so the old one steps aside first: killed between the two renames, it
+    stands at `set_aside(folder)`. Raises InputError when the place cannot be written; the old folder stays.
+    """
+    folder = folder.resolve()  # a link stays a link, and "." gets a name
+    fresh, aside = None, set_aside(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for abandoned in folder.parent.glob(f".{folder.name}.new-*"):  # by a write that was killed
+            shutil.rmtree(abandoned, ignore_errors=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.new-"))
+        yield fresh
+        for path in (*fresh.iterdir(), fresh):
+            _share(path)
+            _flush(path)
+        if folder.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+        try:
+            fresh.rename(folder)
+        except OSError:
+            if aside.exists():
+                aside.rename(folder)
+            raise
+        _flush(folder.parent)
+        shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
+    finally:
+        if fresh is not None:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def set_aside(folder: Path) -> Path:
+    """Where an older folder stands while `new_folder` puts a new one into its place."""
+    return folder.with_name(f".{folder.name}.old")
+
+
+def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:
+    """Raise InputError when `folder` is a file, or holds one that is not in `known`, which replacing would delete."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, expected a folder for the {what}")
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
+    others = sorted(names - set(known))
+    if others:
+        raise InputError(f"{folder}: holds {others[0]}, expected a new folder or an older {what}")
+
+
+# Datasets -----------------------------------------------------------------------------------------------------------
+
+FORMAT = "arc-trm-dataset"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+Manifest: TypeAlias = dict[str, Any]
+# name of an array: (type, shape); equal letters in the shapes of a dataset are equal lengths
+ArrayTable: TypeAlias = Mapping[str, tuple[type[np.generic], tuple[int | str, ...]]]
+
+
+def new_manifest(kind: str, facts: Mapping[str, Any]) -> Manifest:
+    """A manifest of this format for a dataset of `kind`, with the package version and further facts."""
+    try:
+        package = importlib.metadata.version("arc-trm")
+    except importlib.metadata.PackageNotFoundError:  # a bare source tree
+        package = "unknown"
+    return {"format": FORMAT, "version": VERSION, "kind": kind, "package": package, **facts}
+
+
+def save_arrays(
+    folder: Path | str,
+    manifest: Manifest,
+    arrays: Mapping[str, NDArray[Any]],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write arrays, further files and a manifest with the digests of both as one folder, atomically."""
+    folder = Path(folder)
+    refuse_foreign(folder, manifest["format"])
+    with new_folder(folder) as fresh:
+        for name, array in arrays.items():
+            np.save(fresh / f"{name}.npy", array, allow_pickle=False)
+        for name, data in (files or {}).items():
+            (fresh / name).write_bytes(data)
+        digests = {file.name: file_digest(file) for file in sorted(fresh.iterdir())}
+        described = orjson.dumps({**manifest, "digests": digests}, option=orjson.OPT_INDENT_2)
+        (fresh / MANIFEST).write_bytes(described)
+
+
+def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
+    """Raise InputError when `folder` holds files that the manifest of an older one of this format does not name."""
+    known: set[str] = set()
+    if (folder / MANIFEST).is_file():
+        manifest = read_json(folder / MANIFEST)
+        if isinstance(manifest, dict) and manifest.get("format") == format:
+            known = {MANIFEST, *(manifest.get("digests") or ())}
+    refuse_other_files(folder, format.removeprefix("arc-trm-"), known)
+
+
+def read_manifest(folder: Path | str, kinds: Sequence[str]) -> Manifest:
+    """The manifest of a dataset folder; raises InputError when format, version or kind is not ours."""
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder}: no dataset, expected a folder that `python -m data_prep.build` wrote")
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: not the manifest of a dataset, expected format {FORMAT}")
+    if manifest.get("version") != VERSION:
+        raise InputError(f"{path}: dataset version {manifest.get('version')}, expected {VERSION}")
+    if manifest.get("kind") not in kinds:
+        raise InputError(f"{path}: dataset of kind {manifest.get('kind')}, expected {' or '.join(kinds)}")
+    return manifest
+
+
+def load_arrays(folder: Path, expected: ArrayTable, lengths: dict[str, int]) -> dict[str, NDArray[Any]]:
+    """Memory maps of the expected arrays; letters in the shapes must agree with each other and `lengths`."""
+    arrays = {}
+    for name, (kind, letters) in expected.items():
+        path = folder / f"{name}.npy"
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path}: cannot read ({error})") from error
+        shape = tuple(
+            lengths.setdefault(letter, size) if isinstance(letter, str) else letter
+            for letter, size in zip(letters, array.shape, strict=False)
+        )
+        if array.dtype != kind or array.shape != shape or len(shape) != len(letters):
+            raise InputError(f"{path}: found {array.dtype}{list(array.shape)}, expected {kind.__name__}{list(shape)}")
+        arrays[name] = array
+    return arrays
+
+
+def verify_digests(folder: Path, manifest: Manifest) -> None:
+    """Raise InputError naming the first file whose content is not what the manifest recorded."""
+    for name, digest in manifest.get("digests", {}).items():
+        if file_digest(folder / name) != digest:
+            raise InputError(f"{folder / name}: the content differs from the manifest's digest")
+
+
+# Programs -----------------------------------------------------------------------------------------------------------
 
 
 def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:

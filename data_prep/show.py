@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from data_prep import conceptarc
 from data_prep.cell_store import SPLITS, CellStore
 from data_prep.corpus import PINNED, conceptarc_corpus, pinned_corpus
-from data_prep.files import InputError, run_program
-from data_prep.folder import MANIFEST, Manifest, read_manifest
+from data_prep.files import MANIFEST, InputError, Manifest, read_manifest, run_program
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, load, open_store
 from data_prep.tasks import Pair, Task, read_tasks

@@ -1,7 +1,7 @@
 """The ARC dataset: base pairs once, and a puzzle table of 15 bytes a puzzle; in memory or in a folder.
 
 A puzzle is a group, a dihedral element and a colour permutation. Augmentation, placement and EOS are applied
-when a batch is made. On disk: manifest.json, groups.json and one .npy file per array (see data_prep.folder).
+when a batch is made. On disk: manifest.json, groups.json and one .npy file per array (see data_prep.files).
 """
 
 import hashlib
@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 
 from data_prep.augment import Augmentation, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
-from data_prep.files import InputError, read_json
-from data_prep.folder import (
-    MANIFEST as MANIFEST,  # for those who open datasets
-)
-from data_prep.folder import (
+from data_prep.files import (
     VERSION,
     ArrayTable,
+    InputError,
     Manifest,
     load_arrays,
     new_manifest,
+    read_json,
     read_manifest,
     save_arrays,
     verify_digests,

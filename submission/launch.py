@@ -22,8 +22,7 @@ from pathlib import Path
 
 import orjson
 
-from data_prep.files import InputError, run_program, write_atomic
-from data_prep.folder import MANIFEST
+from data_prep.files import MANIFEST, InputError, run_program, write_atomic
 from data_prep.progress import duration_text
 from submission import score
 from submission.inputs import find_challenges, is_rerun

@@ -19,8 +19,15 @@ from typing import Any
 
 from arc_trm import __version__
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE
-from data_prep.files import InputError, file_digest, read_json, run_program
-from data_prep.folder import MANIFEST, save_arrays, verify_digests
+from data_prep.files import (
+    MANIFEST,
+    InputError,
+    file_digest,
+    read_json,
+    run_program,
+    save_arrays,
+    verify_digests,
+)
 
 FORMAT, VERSION = "arc-trm-bundle", 1
 NOTEBOOK = "kaggle_submission.ipynb"

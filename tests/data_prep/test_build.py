@@ -194,7 +194,7 @@ def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
         (["--source", "a={a}:{a}"], "found an object, expected a list of output grids"),
         (["--source", "a={a}", "--conceptarc", "{folder}/nowhere", "--recipe", "arc1"], "nowhere: no such folder"),
         (["--source", "a={folder}/empty.json"], "empty.json: the file is empty, expected JSON"),
-        (["--source", "a={a}", "--out", "{folder}"], "holds other files, expected a new folder"),
+        (["--source", "a={a}", "--out", "{folder}"], "expected a new folder"),
         (["--source", "a={a}", "--out", "{a}"], "is a file, expected a folder"),
         (["--source", "a={a}", "--out", "{a}/below"], "below: cannot write ("),
     ],

@@ -11,8 +11,7 @@ import pytest
 
 from data_prep.augment import IDENTITY
 from data_prep.canvas import choose_side
-from data_prep.files import InputError
-from data_prep.folder import read_manifest, refuse_foreign
+from data_prep.files import InputError, read_manifest, refuse_foreign
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, task_digest
 from tests.conftest import REPOSITORY
@@ -168,9 +167,7 @@ def test_a_failed_save_leaves_the_older_dataset(
             save(build_store(ENTRIES[:1], 3, 0), folder)
     original = Path.rename
     with monkeypatch.context() as patched:
-        patched.setattr(
-            Path, "rename", lambda a, b: full() if b == folder and ".old." not in str(a) else original(a, b)
-        )
+        patched.setattr(Path, "rename", lambda a, b: full() if b == folder and ".new-" in str(a) else original(a, b))
         with pytest.raises(InputError, match="cannot write"):
             save(build_store(ENTRIES[:1], 3, 0), folder)
     check_equal(load(folder, verify=True), store)
@@ -179,7 +176,7 @@ def test_a_failed_save_leaves_the_older_dataset(
 
 def test_a_folder_of_something_else_is_never_touched(store: ArcStore, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="holds other files, expected a new folder or an older dataset"):
+    with pytest.raises(InputError, match=r"holds notes\.txt, expected a new folder or an older dataset"):
         save(store, tmp_path)
     with pytest.raises(InputError, match="is a file, expected a folder"):
         save(store, tmp_path / "notes.txt")
@@ -253,10 +250,10 @@ def test_saving_replaces_nothing_but_a_dataset(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "manifest.json").write_text('{"manifest_version": 3}')
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match=r"holds manifest\.json, expected a new folder"):
         refuse_foreign(folder)
     (folder / "manifest.json").write_text('{"format": "arc-trm-dataset", "digests": {"cells.npy": ""}}')
     refuse_foreign(folder)
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"holds notes\.txt, which is no part of the older dataset"):
+    with pytest.raises(InputError, match=r"holds notes\.txt, expected a new folder or an older dataset"):
         refuse_foreign(folder)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.files import InputError
-from data_prep.folder import save_arrays
+from data_prep.files import InputError, save_arrays
 from submission import kaggle
 from submission.attempts import Attempts, write_submission
 from submission.kaggle import MACHINE, NO_CREDENTIALS, PAUSES, Pushed, Site
