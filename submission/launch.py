@@ -32,8 +32,8 @@ from submission.settings import whole
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
-# A program that hangs beyond its own end, which it watches itself, is ended this many seconds later.
-PATIENCE = 60.0
+# Solving ends itself in time, also where it hangs; if that fails it is killed this many seconds later.
+GRACE = 60.0
 PROBE_SECONDS = 300.0
 PROBE = "from submission.launch import print_working_gpus; print_working_gpus()"
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
@@ -77,7 +77,7 @@ def note_bundle(root: Path) -> None:
 
 
 def working_gpus() -> tuple[int, ...]:
-    """The GPUs on which a real operation works, tried in another process, which alone then holds their memory."""
+    """The GPUs on which a real operation works; tried in another process, so that their memory is free afterwards."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=PROBE_SECONDS
@@ -109,8 +109,8 @@ def command(gpus: Sequence[int]) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-m", *launcher, *settings, "-m", "submission.solve"], environment
 
 
-def run_aloud(words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
-    """Run a command and print what it says line by line (a notebook shows that; and progress bars stay quiet).
+def run_printing(words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+    """Run a command and print its output line by line, as a notebook shows it; returns its status.
 
     After `seconds`, or when this process is interrupted, the command and all it started are ended.
     """
@@ -143,18 +143,18 @@ def end(process: subprocess.Popen[str], number: int) -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """Starts submission.solve, and starts it again where several processes fail early."""
+    """Starts submission.solve, and once more on one GPU where several processes fail early."""
 
     gpus: Sequence[int]
     options: Sequence[str]
-    run: Runner = run_aloud
+    run: Runner = run_printing
     now: Callable[[], float] = field(default=time.monotonic)
 
     def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
         """Solve within `budget` seconds; the status.
 
-        Several processes end together when one of their GPUs is lost. In the first half of the time they have hardly
-        voted yet, so one process has another try with the rest; a file that it leaves takes the first one's place.
+        Several processes end together when one of their GPUs is lost. In the first half of the time they have few
+        votes, so one process starts anew with the time that is left; its file, if it succeeds, replaces the first.
         """
         began = self.now()
         status = self._start(self.gpus, out, budget, options)
@@ -172,7 +172,7 @@ class Launch:
         words, environment = command(gpus)
         chosen = ["--out", str(out), "--time-budget", f"{budget:.3f}s"]
         print(f"solving for {duration_text(budget)}, processes: {max(1, len(gpus))}, {out}", flush=True)
-        return self.run([*words, *self.options, *options, *chosen], environment, budget + PATIENCE)
+        return self.run([*words, *self.options, *options, *chosen], environment, budget + GRACE)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ import pytest
 from data_prep.files import InputError
 from submission import launch
 from submission.inputs import RERUN_VARIABLE
-from submission.launch import Launch, command, note_bundle, run_aloud, working_gpus
+from submission.launch import Launch, command, note_bundle, run_printing, working_gpus
 from tests.submission.kaggle_layout import make_layout
 from tests.submission.tiny import tiny_tasks
 
@@ -80,7 +80,7 @@ def test_a_good_run_is_the_only_one(tmp_path: Path) -> None:
     assert start(runs, tmp_path / "s.json") == 0
     [words] = runs.words
     assert {"--seed", "--votes"} <= set(words)
-    assert (runs.budgets(), runs.limits) == (["100.000s"], [100 + launch.PATIENCE])
+    assert (runs.budgets(), runs.limits) == (["100.000s"], [100 + launch.GRACE])
 
 
 def test_processes_that_fail_early_are_followed_by_one(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_no_second_try_late_on_request_or_of_a_single_process(
 
 def test_a_run_is_heard_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
     code = "import os, sys; print(os.environ['X'], flush=True); print('bad', file=sys.stderr); sys.exit(7)"
-    assert run_aloud([sys.executable, "-c", code], {"X": "hello"}, 60) == 7
+    assert run_printing([sys.executable, "-c", code], {"X": "hello"}, 60) == 7
     assert capsys.readouterr().out.splitlines() == ["hello", "bad"]
 
 
@@ -122,13 +122,13 @@ def test_what_hangs_is_ended_with_all_it_started() -> None:
     # The grandchild holds the pipe open: only its end lets the run end.
     code = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     began = time.monotonic()
-    assert run_aloud([sys.executable, "-c", code], {}, 1.5) == -signal.SIGKILL
+    assert run_printing([sys.executable, "-c", code], {}, 1.5) == -signal.SIGKILL
     assert time.monotonic() - began < 60
 
 
 def test_output_that_is_no_text_does_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
     code = "import sys; sys.stdout.buffer.write(b'a\\xff\\n')"
-    assert run_aloud([sys.executable, "-c", code], {}, 60) == 0
+    assert run_printing([sys.executable, "-c", code], {}, 60) == 0
     assert capsys.readouterr().out.startswith("a")
 
 

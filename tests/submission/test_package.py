@@ -92,7 +92,7 @@ def test_nothing_else_is_replaced(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds manifest\.json, expected a new folder or an older bundle"):
         package.main(words)
     (tmp_path / "manifest.json").rename(tmp_path / "mine.txt")
-    with pytest.raises(InputError, match="holds .*, expected a new folder"):
+    with pytest.raises(InputError, match=r"holds .*, expected a new folder"):
         package.main(words)
 
 
