@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from arc_trm.sampler import TRANSPOSES, Integers, Rows, Sampler
-from data_prep.augment import dihedral
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE
+from data_prep.grid import dihedral
 from data_prep.store import ArcStore
 
 Device = torch.device | str

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import dihedral
 from data_prep.canvas import CANVAS_SIDE, placement_limits
+from data_prep.grid import dihedral
 from data_prep.store import ArcStore
 
 Integers = NDArray[np.int64]

@@ -1,119 +1,22 @@
-"""The augmentation group: 8 dihedral elements x 9! colour permutations (colour 0 fixed), as a value.
+"""Distinct augmentations of a task.
 
-An augmentation belongs to a puzzle. Where a grid sits on the canvas (Placement) is another matter.
+Two augmentations count as one when they turn the task into the same set of pairs. Instead of augmenting and comparing
+every grid, each pair gets a 64-bit fingerprint that is linear in the colours: the sum over cells of
+value[colour] * weight[position]. Per task the weights are summed once for each (dihedral, pair, colour); the
+fingerprint of any augmentation is then ten multiplications a pair. Unequal tasks share a fingerprint with a chance of
+about 2**-60, and the price would be one puzzle less.
 """
 
 import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import permutations
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.grid import COLOURS, MAX_SIDE, Grid
-
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
-    lambda g: g,
-    lambda g: np.rot90(g, 1),
-    lambda g: np.rot90(g, 2),
-    lambda g: np.rot90(g, 3),
-    np.fliplr,
-    np.flipud,
-    np.transpose,
-    lambda g: np.fliplr(np.rot90(g, 1)),
-)
-INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
-DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
-FIXED_COLOURS = tuple(range(COLOURS))
-SEPARATOR = "|||"
-NAME = re.compile(r"(?P<task>.*)\|\|\|t(?P<dihedral>[0-7])\|\|\|(?P<permutation>\d{10})", re.DOTALL)
-
-
-def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
-    """Element 0-7 of the square's symmetries, in the published order; a view of `grid` where possible."""
-    if not 0 <= element < len(DIHEDRALS):
-        raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
-    return DIHEDRALS[element](grid)
-
-
-def _composition_table() -> tuple[tuple[int, ...], ...]:
-    probe = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    images = [dihedral(probe, t).tolist() for t in range(8)]
-    return tuple(
-        tuple(images.index(dihedral(dihedral(probe, first), then).tolist()) for first in range(8)) for then in range(8)
-    )
-
-
-COMPOSED_DIHEDRAL = _composition_table()  # [then][first]
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """Recolour by `permutation` (old colour -> new colour, 0 stays 0), then apply a dihedral element."""
-
-    dihedral: int
-    permutation: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        """Refuse what is no element of the group."""
-        if not 0 <= self.dihedral < len(DIHEDRALS):
-            raise ValueError(f"dihedral element {self.dihedral}, expected 0-7")
-        if sorted(self.permutation) != list(FIXED_COLOURS) or self.permutation[0] != 0:
-            raise ValueError(f"colours {self.permutation}, expected a permutation of 0-9 that keeps 0")
-
-    @cached_property
-    def _table(self) -> NDArray[np.uint8]:
-        return np.array(self.permutation, dtype=np.uint8)
-
-    def apply(self, grid: Grid) -> Grid:
-        """The augmented grid, a new contiguous array."""
-        return np.ascontiguousarray(dihedral(self._table[grid], self.dihedral))
-
-    def inverse(self) -> "Augmentation":
-        """The augmentation that undoes this one."""
-        inverse = tuple(self.permutation.index(colour) for colour in FIXED_COLOURS)
-        return Augmentation(INVERSE_DIHEDRAL[self.dihedral], inverse)
-
-    def compose(self, first: "Augmentation") -> "Augmentation":
-        """The augmentation that applies `first` and then this one."""
-        return Augmentation(
-            COMPOSED_DIHEDRAL[self.dihedral][first.dihedral],
-            tuple(self.permutation[colour] for colour in first.permutation),
-        )
-
-    def to_name(self, task_id: str) -> str:
-        """The puzzle's published name: `task|||t3|||0123456789`, the bare task id for the identity."""
-        if self == IDENTITY:
-            return task_id
-        return f"{task_id}{SEPARATOR}t{self.dihedral}{SEPARATOR}{''.join(map(str, self.permutation))}"
-
-    @classmethod
-    def from_name(cls, name: str) -> tuple[str, "Augmentation"]:
-        """(task id, augmentation) of a published puzzle name; raises ValueError when it is malformed."""
-        if SEPARATOR not in name:
-            return name, IDENTITY
-        match = NAME.fullmatch(name)
-        if match is None:
-            raise ValueError(f"puzzle name {name!r}, expected task{SEPARATOR}t0-7{SEPARATOR}ten digits")
-        return match["task"], cls(int(match["dihedral"]), tuple(map(int, match["permutation"])))
-
-
-IDENTITY = Augmentation(0, FIXED_COLOURS)
-
-
-# Distinct augmentations of a task -----------------------------------------------------------------------
-#
-# Two augmentations count as one when they turn the task into the same set of pairs. Instead of augmenting
-# and comparing every grid, each pair gets a 64-bit fingerprint that is linear in the colours: the sum over
-# cells of value[colour] * weight[position]. Per task the weights are summed once for each (dihedral, pair,
-# colour); the fingerprint of any augmentation is then ten multiplications a pair. Unequal tasks share a
-# fingerprint with a chance of about 2**-60, and the price would be one puzzle less.
+from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, INVERSE_DIHEDRAL, MAX_SIDE, Grid, dihedral, mix
 
 
 class GridPair(Protocol):
@@ -168,16 +71,9 @@ def _fingerprints(
         values, sums = _VALUES[colours[part]], np.empty(len(elements[part]), dtype=np.uint64)
         for element in range(8):
             chosen = np.flatnonzero(elements[part] == element)
-            sums[chosen] = _scramble(values[chosen] @ weights[element]).sum(axis=1, dtype=np.uint64)
+            sums[chosen] = mix(values[chosen] @ weights[element]).sum(axis=1, dtype=np.uint64)
         result[part] = sums
     return result
-
-
-def _scramble(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit numbers without linear structure (so that summing pairs keeps them apart)."""
-    x = (x ^ (x >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(29))) * np.uint64(0xD6E8FEB86659FD93)
-    return x ^ (x >> np.uint64(32))
 
 
 def distinct_augmentations(

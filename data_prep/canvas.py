@@ -11,8 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import Augmentation
-from data_prep.grid import COLOURS, MAX_SIDE, Grid
+from data_prep.grid import COLOURS, MAX_SIDE, Augmentation, Grid
 from data_prep.tasks import Task
 
 PAD, EOS, COLOUR_OFFSET = 0, 1, 2

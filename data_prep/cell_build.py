@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.cell_csv import Parse, read_csv, sample
 from data_prep.cell_store import CellRows, build_cell_store, save
 from data_prep.files import InputError, file_digest, refuse_foreign
-from data_prep.mixing import Hashes
 from data_prep.progress import Progress
 
 # Training rows drawn beyond those asked for, to take the place of rows that the test file holds as well.
@@ -39,7 +39,7 @@ class Kind:
     name: str
     published: Published
     parse: Parse
-    class_digests: Callable[[CellRows], Hashes]
+    class_digests: Callable[[CellRows], NDArray[np.uint64]]
     vocabulary: Callable[[int], int]
     # Figures about labels that the user should see, by name.
     findings: Callable[[CellRows], dict[str, int]]
@@ -137,7 +137,7 @@ def _generated(
 
 def take_distinct(
     stream: Iterator[tuple[int, CellRows]],
-    class_digests: Callable[[CellRows], Hashes],
+    class_digests: Callable[[CellRows], NDArray[np.uint64]],
     count: int,
     generator: Generator,
 ) -> CellRows:

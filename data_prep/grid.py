@@ -1,7 +1,15 @@
-"""One ARC grid: parse it from JSON, refuse what is no grid, name its content by a digest."""
+"""A grid: reading it from JSON, its digest, and the group of augmentations that acts on it.
+
+The group has 8 dihedral elements x 9! colour permutations, which fix colour 0. An augmentation belongs to a puzzle;
+where a grid sits on the canvas (data_prep.canvas.Placement) is another matter.
+"""
 
 import hashlib
-from typing import TypeAlias
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +17,7 @@ from numpy.typing import NDArray
 from data_prep.files import InputError
 
 Grid: TypeAlias = NDArray[np.uint8]  # (height, width), colours 0-9
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 MAX_SIDE = 30
 COLOURS = 10
@@ -43,3 +52,87 @@ def describe(value: object) -> str:
 def grid_digest(grid: Grid) -> str:
     """SHA-256 of one byte height, one byte width and the cells row major (the published grid hash)."""
     return hashlib.sha256(bytes(grid.shape) + np.ascontiguousarray(grid).tobytes()).hexdigest()
+
+
+def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 64-bit numbers in which every input bit moves about half of the output bits.
+
+    Sums of mixed numbers are digests that do not change when cells or pairs change places. The constants are those of
+    the finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+    """
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+# Augmentations ------------------------------------------------------------------------------------------------------
+
+DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
+    lambda g: g,
+    lambda g: np.rot90(g, 1),
+    lambda g: np.rot90(g, 2),
+    lambda g: np.rot90(g, 3),
+    np.fliplr,
+    np.flipud,
+    np.transpose,
+    lambda g: np.fliplr(np.rot90(g, 1)),
+)
+INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
+DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
+FIXED_COLOURS = tuple(range(COLOURS))
+SEPARATOR = "|||"
+NAME = re.compile(r"(?P<task>.*)\|\|\|t(?P<dihedral>[0-7])\|\|\|(?P<permutation>\d{10})", re.DOTALL)
+
+
+def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
+    """Element 0-7 of the square's symmetries, in the published order; a view of `grid` where possible."""
+    if not 0 <= element < len(DIHEDRALS):
+        raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
+    return DIHEDRALS[element](grid)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Recolour by `permutation` (old colour -> new colour, 0 stays 0), then apply a dihedral element."""
+
+    dihedral: int
+    permutation: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dihedral < len(DIHEDRALS):
+            raise ValueError(f"dihedral element {self.dihedral}, expected 0-7")
+        if sorted(self.permutation) != list(FIXED_COLOURS) or self.permutation[0] != 0:
+            raise ValueError(f"colours {self.permutation}, expected a permutation of 0-9 that keeps 0")
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint8]:
+        return np.array(self.permutation, dtype=np.uint8)
+
+    def apply(self, grid: Grid) -> Grid:
+        """The augmented grid, a new contiguous array."""
+        return np.ascontiguousarray(dihedral(self._table[grid], self.dihedral))
+
+    def inverse(self) -> "Augmentation":
+        """The augmentation that undoes this one."""
+        inverse = tuple(self.permutation.index(colour) for colour in FIXED_COLOURS)
+        return Augmentation(INVERSE_DIHEDRAL[self.dihedral], inverse)
+
+    def to_name(self, task_id: str) -> str:
+        """The puzzle's published name: `task|||t3|||0123456789`, the bare task id for the identity."""
+        if self == IDENTITY:
+            return task_id
+        return f"{task_id}{SEPARATOR}t{self.dihedral}{SEPARATOR}{''.join(map(str, self.permutation))}"
+
+    @classmethod
+    def from_name(cls, name: str) -> tuple[str, "Augmentation"]:
+        """(task id, augmentation) of a published puzzle name; raises ValueError when it is malformed."""
+        if SEPARATOR not in name:
+            return name, IDENTITY
+        match = NAME.fullmatch(name)
+        if match is None:
+            raise ValueError(f"puzzle name {name!r}, expected task{SEPARATOR}t0-7{SEPARATOR}ten digits")
+        return match["task"], cls(int(match["dihedral"]), tuple(map(int, match["permutation"])))
+
+
+IDENTITY = Augmentation(0, FIXED_COLOURS)

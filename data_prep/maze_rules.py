@@ -8,8 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import dihedral
-from data_prep.mixing import Hashes, hashes, mix
+from data_prep.grid import dihedral, mix
 
 CHARACTERS = "# SGo"
 VOCAB_SIZE = len(CHARACTERS) + 1
@@ -111,15 +110,16 @@ def _walk(distances: NDArray[np.int32], starts: NDArray[np.int64], directions: l
     return np.concatenate([starts[:0], *path])
 
 
-def class_digests(questions: Tokens) -> Hashes:
+def class_digests(questions: Tokens) -> NDArray[np.uint64]:
     """A number for every maze, uint64[n], the same for its eight views and with S and G exchanged.
 
     Every one of the 16 forms is hashed with fixed random weights for cells and tokens, and the digest mixes the
     16 hashes without regard to their order.
     """
     orders = cell_orders(math.isqrt(questions.shape[1]))
-    weights = hashes(questions.shape[1], purpose=1)[np.argsort(orders, axis=1)].T
-    values = hashes(VOCAB_SIZE, purpose=2)
+    numbers = mix(np.arange(questions.shape[1] + VOCAB_SIZE, dtype=np.uint64))
+    values, weights = np.split(numbers, [VOCAB_SIZE])
+    weights = weights[np.argsort(orders, axis=1)].T
     exchanged = values.copy()
     exchanged[[START, GOAL]] = values[[GOAL, START]]
     forms = [mix(form[questions] @ weights).sum(axis=1) for form in (values, exchanged)]

@@ -18,8 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import dihedral
-from data_prep.grid import COLOURS, Grid
+from data_prep.grid import COLOURS, Grid, dihedral
 from data_prep.tasks import Pair, Task, task_digest
 
 DIGEST_BYTES = 8

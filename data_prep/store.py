@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from data_prep.augment import Augmentation, distinct_augmentations
+from data_prep.augment import distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import (
     VERSION,
@@ -28,7 +28,7 @@ from data_prep.files import (
     save_arrays,
     verify_digests,
 )
-from data_prep.grid import Grid
+from data_prep.grid import Augmentation, Grid
 from data_prep.overlap import pair_digest
 from data_prep.progress import Progress
 from data_prep.tasks import Pair, Task, task_digest
@@ -139,10 +139,6 @@ class ArcStore:
     def augmentation(self, puzzle: int) -> Augmentation:
         """The augmentation that makes a puzzle out of its task."""
         return Augmentation(int(self.puzzle_dihedrals[puzzle]), tuple(map(int, self.puzzle_permutations[puzzle])))
-
-    def puzzle_name(self, puzzle: int) -> str:
-        """`corpus/task_id|||t3|||0123456789`, for the unaugmented puzzle `corpus/task_id`."""
-        return self.augmentation(puzzle).to_name(self.groups[self.puzzle_groups[puzzle]].name)
 
     def training_digests(self) -> tuple[str, ...]:
         """One line a training task, content digest and label digests: what exports keep for `trained_on`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.mixing import Hashes, mix
+from data_prep.grid import mix
 from data_prep.sudoku_rules import BLANK, BOXES, DIGIT_OFFSET, side_of
 
 # Rounds of refinement: two let every cell know of every other, the rest separates what then still looks alike.
@@ -75,7 +75,7 @@ def _lines(line_bits: NDArray[np.uint64], block_bits: NDArray[np.uint64]) -> NDA
     return (_orders(block_bits)[:, :, None] * within.shape[2] + within).reshape(line_bits.shape)
 
 
-def class_digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> Hashes:
+def class_digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """A number for every puzzle, uint64[n], the same for all its shuffles.
 
     The canonical form under the 3,359,232 · 9! symmetries of the 9×9 square would take seconds a puzzle. Instead
@@ -88,7 +88,7 @@ def class_digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> H
     return np.concatenate([np.zeros(0, np.uint64), *parts])
 
 
-def _digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> Hashes:
+def _digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> NDArray[np.uint64]:
     count, cells = questions.shape
     side = side_of(cells)
     box_rows, box_columns = BOXES[side]
@@ -111,7 +111,7 @@ def _digests(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> Hashes
     return mix(colours.sum(axis=(1, 2)))
 
 
-def _line_colours(colours: Hashes, block: int) -> Hashes:
+def _line_colours(colours: NDArray[np.uint64], block: int) -> NDArray[np.uint64]:
     """A colour for each row of squares[n, s, s], made of its cells and of the rows of its band, uint64[n, s]."""
     lines = mix(colours.sum(axis=2))
     bands = mix(lines.reshape(len(lines), -1, block).sum(axis=2))

@@ -10,9 +10,8 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import DIHEDRALS, INVERSE_DIHEDRAL, dihedral
 from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, largest_rectangles
-from data_prep.grid import COLOURS
+from data_prep.grid import COLOURS, DIHEDRALS, INVERSE_DIHEDRAL, dihedral
 from submission.vote import Counted, count_votes
 
 # Canvases handled at once: few enough to stay in the processor's cache.

@@ -21,10 +21,9 @@ from arc_trm.checkpoint import Export, read_export, read_newest_checkpoint
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
 from arc_trm.training_state import TABLE, saved_naming
-from data_prep.augment import IDENTITY
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, closed, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program
-from data_prep.grid import COLOURS
+from data_prep.grid import COLOURS, IDENTITY
 from data_prep.show import pick
 from data_prep.tasks import read_tasks
 from data_prep.terminal import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, render_symbols

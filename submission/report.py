@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
-from data_prep.augment import DIHEDRALS
 from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
+from data_prep.grid import DIHEDRALS
 from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import PALETTE
 from submission.attempts import Submission, check_complete, read_submission

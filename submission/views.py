@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import DIHEDRALS, IDENTITY, Augmentation
 from data_prep.files import InputError, write_atomic
-from data_prep.grid import COLOURS
+from data_prep.grid import COLOURS, DIHEDRALS, IDENTITY, Augmentation
 from data_prep.store import ArcStore
 
 FILE_FORMAT = "arc-trm views 1"

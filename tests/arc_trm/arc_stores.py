@@ -22,6 +22,12 @@ def random_task(rng: np.random.Generator, name: str, demonstrations: Sequence[Sh
     return Task(name, "own", tuple(map(pair, demonstrations)), tuple(map(pair, tests)))
 
 
+def puzzle_names(store: ArcStore) -> list[str]:
+    """`corpus/task_id|||t3|||0123456789` for each puzzle, `corpus/task_id` for the unaugmented one."""
+    groups = store.puzzle_groups.tolist()
+    return [store.augmentation(puzzle).to_name(store.groups[group].name) for puzzle, group in enumerate(groups)]
+
+
 def mixed_store(augmentations: int = 7) -> ArcStore:
     """Five groups with 3, 1, 0, 5 and 2 training pairs and sides 11, 30, 11, 21, 16; groups 1, 2 and 4 are scored."""
     rng = np.random.default_rng(3)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arc_trm.naming import PuzzleNaming, carry_over
-from data_prep.augment import Augmentation
-from tests.arc_trm.arc_stores import mixed_store
+from data_prep.grid import Augmentation
+from tests.arc_trm.arc_stores import mixed_store, puzzle_names
 
 # A puzzle by name: (group, dihedral element, which of a few permutations)
 Names = list[tuple[str, int, int]]
@@ -56,16 +56,16 @@ def test_the_naming_of_a_store_is_that_of_its_puzzles() -> None:
     named = PuzzleNaming.of(store)
     keys = named.keys(named.groups)
     assert len(np.unique(keys)) == len(keys) == len(store.puzzle_groups)
-    for puzzle in range(len(keys)):
+    for puzzle, name in enumerate(puzzle_names(store)):
         augmentation = Augmentation(int(named.dihedrals[puzzle]), tuple(map(int, named.permutations[puzzle])))
-        assert augmentation.to_name(named.groups[named.puzzle_groups[puzzle]]) == store.puzzle_name(puzzle)
+        assert augmentation.to_name(named.groups[named.puzzle_groups[puzzle]]) == name
 
 
 def test_more_augmentations_keep_what_was_known() -> None:
     few, many = mixed_store(5), mixed_store(11)
     table = torch.randn(len(few.puzzle_groups), 3, generator=torch.Generator().manual_seed(1))
     rows, known = carry_over(PuzzleNaming.of(few), table, PuzzleNaming.of(many))
-    old, new = ([store.puzzle_name(puzzle) for puzzle in range(len(store.puzzle_groups))] for store in (few, many))
+    old, new = map(puzzle_names, (few, many))
     assert known == len(set(old) & set(new)) >= len(few.groups)
     for name, row in zip(new, rows, strict=True):
         assert torch.equal(row, table[old.index(name)] if name in old else table.mean(0))

@@ -22,7 +22,7 @@ from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.tracking import flat
 from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
-from tests.arc_trm.arc_stores import random_task
+from tests.arc_trm.arc_stores import puzzle_names, random_task
 from tests.arc_trm.kill_runs import remains
 from tests.conftest import REPOSITORY
 
@@ -341,7 +341,7 @@ def test_grown_data_are_named_refused_and_then_keep_their_rows(
         "0",
     )
     said = capsys.readouterr().err
-    old, new = ([store.puzzle_name(p) for p in range(len(store.puzzle_groups))] for store in (small, large))
+    old, new = map(puzzle_names, (small, large))
     known = set(old) & set(new)
     assert f"with other data: {len(known)} of {len(new)} puzzles are known" in said
     after = read_newest_checkpoint(tmp_path / "run", print)

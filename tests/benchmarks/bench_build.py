@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.augment import Augmentation, distinct_augmentations
+from data_prep.augment import distinct_augmentations
 from data_prep.corpus import pinned_corpus
+from data_prep.grid import Augmentation
 from data_prep.store import load
 from data_prep.tasks import Pair, Task, task_digest
 from tests.benchmarks.table import Row, median_seconds

@@ -11,8 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data_prep.augment import Augmentation
-from data_prep.grid import Grid
+from data_prep.grid import Augmentation, Grid
 from data_prep.tasks import Pair, Task
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data_prep.augment import IDENTITY, Augmentation
 from data_prep.canvas import (
     CANVAS_SIDE,
     CANVAS_SIDES,
@@ -28,7 +27,7 @@ from data_prep.canvas import (
     largest_rectangles,
     placement_limits,
 )
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
 from data_prep.tasks import Pair
 from tests.data_prep.material import augmentations, golden, grid, grids, random_task, task, tokens
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.augment import dihedral
 from data_prep.build import main
 from data_prep.cell_csv import read_csv
 from data_prep.cell_store import CellRows, load
 from data_prep.files import InputError
+from data_prep.grid import dihedral
 from data_prep.maze import default_length, parse
 from data_prep.maze_generate import MazeWish, generate
 from data_prep.maze_rules import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.augment import Augmentation, dihedral
+from data_prep.grid import Augmentation, dihedral
 from data_prep.overlap import PairDigest, equivalent, find_duplicates, find_leaks, pair_digest, trained_on
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Pair, Task

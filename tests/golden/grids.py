@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.augment import INVERSE_DIHEDRAL, Augmentation, dihedral
 from data_prep.canvas import Placement, decode, encode, placement_limits
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import INVERSE_DIHEDRAL, Augmentation, Grid, dihedral, grid_digest
 from data_prep.tasks import Pair, Task, task_digest
 from tests.golden.comparison import Report
 

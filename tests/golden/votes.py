@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.augment import Augmentation
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import Augmentation, Grid, grid_digest
 from submission.candidates import Predictions, count_candidates
 from submission.vote import Output, Tally
 from tests.golden.comparison import Report

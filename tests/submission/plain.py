@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_prep.augment import Augmentation
 from data_prep.canvas import EOS, PAD, decode, encode
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import Augmentation, Grid, grid_digest
 from submission.candidates import Predictions
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order

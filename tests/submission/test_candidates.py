@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.augment import Augmentation
 from data_prep.canvas import EOS, PAD, encode
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import Augmentation, Grid, grid_digest
 from submission import candidates
 from submission.candidates import Predictions, candidate_keys, count_candidates
 from submission.ranking import HALT_UNITS, key_grid

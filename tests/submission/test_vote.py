@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.augment import Augmentation
 from data_prep.files import InputError, read_json
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import Augmentation, Grid, grid_digest
 from data_prep.tasks import Pair, Task
 from submission.candidates import Predictions, count_candidates
 from submission.ranking import RANKINGS, Ballot, grid_key, key_grid, rank
