@@ -32,6 +32,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Seconds after which a program or a thread that is waited for counts as hanging. No test waits for a time to pass, and
+# none fails because a machine is slow.
+HANG = 3600.0
+# A time budget for runs that other limits end: no machine needs so long.
+ENDLESS = "24h"
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 
-from tests.conftest import REPOSITORY
+from tests.conftest import HANG, REPOSITORY
 
 FOLDER = REPOSITORY / "configs" / "accelerate"
 # name: (distributed_type, machines, processes, use_cpu)
@@ -71,6 +71,6 @@ def test_the_cpu_configuration_really_gives_two_processes(tmp_path: Path) -> Non
     script.write_text(SCRIPT)
     launcher = [sys.executable, "-m", "accelerate.commands.launch"]
     arguments = ["--config_file", str(FOLDER / "cpu_2_processes.yaml"), str(script)]
-    run = subprocess.run([*launcher, *arguments], capture_output=True, text=True, check=False, timeout=300)
+    run = subprocess.run([*launcher, *arguments], capture_output=True, text=True, check=False, timeout=HANG)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == ["2 cpu [0, 1]"]

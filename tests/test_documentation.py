@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import HANG, REPOSITORY
 from tests.test_project import makefile_targets, text_of
 
 FENCE = re.compile(r"^ *```(?P<language>\S*) *\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -171,7 +171,7 @@ def test_documented_options_exist(module: str, leading: tuple[str, ...]) -> None
     command = [sys.executable, "-m", module, *leading, "--help"]
     environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
     run = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=HANG
     )
     assert run.returncode == 0, run.stderr
     known = {option.replace("_", "-") for option in re.findall(r"(?<![\w-])--[\w.-]+", run.stdout)}

@@ -1,18 +1,17 @@
 """Kill a training run at many moments and resume it: `python -m tests.arc_trm.kill_runs FOLDER events|moments SEED`.
 
 One process does everything once and then forks a child for every life of a run, so that a life costs a fraction of a
-second. `events` kills a run before and after every single call that changes a file; `moments` kills it at random
-times. Whatever a run leaves at its end must equal, bit by bit, what the run that nobody killed leaves.
+second. `events` kills a run before and after every single call that changes a file; `moments` kills it by chance
+between such calls, steps and evaluations. Whatever a run leaves at its end must equal, bit by bit, what the run that
+nobody killed leaves.
 """
 
 import os
 import random
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from arc_trm import checkpoint, run
 from arc_trm.config import RunConfig
 from arc_trm.trainer import Trainer
+from tests import kills
 from tests.arc_trm.training import TINY, tiny_trainer, with_settings
 
 SHORT = with_settings(
@@ -34,14 +34,15 @@ SIDES = (3, 5)
 # What a clock or the memory has to say differs from run to run.
 UNEQUAL = ("train/examples_per_second", "train/peak_memory_gb")
 # Every call with which a run changes files.
-EVENTS = ((os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree"), (checkpoint, "save_file"))
+CHANGES = ((os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree"), (checkpoint, "save_file"))
+# Every call of which a run consists, all but a few instructions between them.
+WORK = (*CHANGES, (Trainer, "train_step"), (sys.modules[__name__], "evaluate"))
 
 
 def evaluate(trainer: Trainer) -> dict[str, float]:
     """Scores that depend on every weight of the average."""
     with trainer.averaged():
         total = sum(float(parameter.detach().double().abs().sum()) for parameter in trainer.model.parameters())
-    time.sleep(0.01)  # an evaluation takes a while, in which it can be killed
     return {"evaluation/outputs": total}
 
 
@@ -54,48 +55,6 @@ def life(out: Path, config: RunConfig) -> None:
     facts = {"data_digest": "data"}
     run.train(trainer, out, facts, evaluate, log)
     run.export(trainer, out / "export", (), facts)
-
-
-def fork(work: Callable[[], object]) -> int:
-    """Do `work` in a child; returns its process id."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-        work()
-        status = 0
-    finally:
-        os._exit(status)
-
-
-def wait(child: int) -> int:
-    """Exit status of a child, negative for the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def die_at(event: int, after: bool) -> None:
-    """Let this process kill itself before or after its event number `event`."""
-    seen = 0
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            nonlocal seen
-            seen += 1
-            mine = seen == event
-            if mine and not after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            result = call(*arguments, **options)
-            if mine:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
-
-        return wrapper
-
-    for owner, name in EVENTS:
-        setattr(owner, name, counted(getattr(owner, name)))
 
 
 def remains(out: Path) -> dict[str, Any]:
@@ -120,55 +79,66 @@ def compare(out: Path, whole: dict[str, Any], what: str) -> None:
 
 
 def finish(out: Path, config: RunConfig, what: str) -> None:
-    status = wait(fork(lambda: life(out, config)))
+    status = kills.wait(kills.fork(lambda: life(out, config)))
     if status:
         print(f"{what}: a resumed run ended with status {status}")
         raise SystemExit(1)
 
 
 def kill_at_every_event(folder: Path) -> int:
-    """Kill before and after each event of a short run; returns the number of kills."""
+    """Kill before and after each change of a file in a short run; returns the number of kills."""
     life(folder / "whole", SHORT)
     whole = remains(folder / "whole")
-    kills = 0
+    killed = 0
     for event in range(1, 1000):
-        for after in (False, True):
-            out = folder / f"event{event}{after}"
+        for when in ("before", "after"):
+            out = folder / f"{when}{event}"
 
-            def doomed(out: Path = out, event: int = event, after: bool = after) -> None:
-                die_at(event, after)
-                life(out, SHORT)
+            def doomed(out: Path = out, event: int = event, when: str = when) -> None:
+                with kills.events(CHANGES, **{when: lambda number: kills.die() if number == event else None}):
+                    life(out, SHORT)
 
-            status = wait(fork(doomed))
-            if status != -signal.SIGKILL:
-                print(f"killed at {kills} events, each run went on to the same end")
+            status = kills.wait(kills.fork(doomed))
+            if status not in kills.KILLED:
+                print(f"killed at {killed} events, each run went on to the same end")
                 return status
-            kills += 1
-            finish(out, SHORT, f"killed {'after' if after else 'before'} event {event}")
-            compare(out, whole, f"killed {'after' if after else 'before'} event {event}")
+            killed += 1
+            finish(out, SHORT, f"killed {when} event {event}")
+            compare(out, whole, f"killed {when} event {event}")
             shutil.rmtree(out)
     return 1
 
 
 def kill_at_random_moments(folder: Path, seed: int) -> int:
     """Kill longer runs again and again; returns an exit status."""
+    total = 0
+
+    def count(number: int) -> None:
+        nonlocal total
+        total = number
+
     life(folder / "warm-up", LONG)
     began = time.monotonic()
-    life(folder / "whole", LONG)
-    seconds = time.monotonic() - began
+    with kills.events(WORK, after=count):
+        life(folder / "whole", LONG)
+    gap = (time.monotonic() - began) / total  # seconds from event to event, over which chance is spread
     whole = remains(folder / "whole")
-    draws, kills = random.Random(seed), 0
+    draws, killed = random.Random(seed), 0
     for number in range(3):
         out = folder / f"run{number}"
         for _ in range(8):
-            child = fork(partial(life, out, LONG))
-            time.sleep(draws.uniform(0, seconds * 0.4))
-            os.kill(child, signal.SIGKILL)
-            kills += wait(child) == -signal.SIGKILL
+            # At most two fifths of the work are done in a life, so the first two of every run are cut short.
+            moment = kills.dying_between(WORK, draws.randint(1, total * 2 // 5), draws.uniform(1e-6, 2 * gap))
+
+            def doomed(out: Path = out, moment: AbstractContextManager[None] = moment) -> None:
+                with moment:
+                    life(out, LONG)
+
+            killed += kills.wait(kills.fork(doomed)) in kills.KILLED
         finish(out, LONG, f"run {number}")
         compare(out, whole, f"run {number}")
-    print(f"killed {kills} times, each run went on to the same end")
-    return 0 if kills >= 6 else 1
+    print(f"killed {killed} times, each run went on to the same end")
+    return 0 if killed >= 6 else 1
 
 
 def main() -> int:

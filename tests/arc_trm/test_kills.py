@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import HANG, REPOSITORY
 
 MEMORY = Path("/dev/shm")
 
@@ -26,7 +26,7 @@ def quick_folder() -> Iterator[Path]:
 
 def kill_runs(folder: Path, how: str) -> str:
     command = [sys.executable, "-m", "tests.arc_trm.kill_runs", str(folder), how, "1"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from arc_trm import run
 from tests.arc_trm.process_runs import CURVES, FACTS, WIDE, everything
 from tests.arc_trm.training import losses, snapshot, tiny_trainer
-from tests.conftest import REPOSITORY
+from tests.conftest import HANG, REPOSITORY
 
 Folders = tuple[Path, Path]
 
@@ -31,7 +31,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
         text=True,
     ) as launched:
         everything(one, Accelerator(cpu=True))
-        said, _ = launched.communicate(timeout=300)
+        said, _ = launched.communicate(timeout=HANG)
     assert launched.returncode == 0, said
     assert (two / "processes").read_text() == "2"
     return one, two

@@ -24,7 +24,7 @@ from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import puzzle_names, random_task
 from tests.arc_trm.kill_runs import remains
-from tests.conftest import REPOSITORY
+from tests.conftest import HANG, REPOSITORY
 
 SMALL = ((3, 5), (2, 7))
 TINY = (
@@ -378,13 +378,13 @@ def test_preemption_saves_and_ends_with_status_0(dataset: Path, tmp_path: Path) 
         stderr=subprocess.PIPE,
         text=True,
     ) as running:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + HANG
         while not (tmp_path / "metrics.jsonl").exists() or not lines(tmp_path):
             assert running.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=HANG)
     assert running.returncode == 0, err
     found = read_newest_checkpoint(tmp_path, print)
     assert found is not None
@@ -403,7 +403,7 @@ def test_the_launcher_starts_the_script_on_two_processes_from_another_folder(dat
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=HANG,
         check=False,
     )
     assert launched.returncode == 0, launched.stderr

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import HANG
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless",
@@ -27,7 +29,6 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-pipe",
 )
-PATIENCE = 60.0  # seconds; only a browser that hangs takes so long
 
 
 class Browser:
@@ -57,7 +58,7 @@ class Browser:
             self._notice(answer)
 
     def _read(self) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(self._in, 1 << 20) if ready else b""
@@ -93,7 +94,7 @@ class Browser:
 
     def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG
         while not self.run(condition):
             assert time.monotonic() < deadline, f"never came true: {condition}"
             time.sleep(0.02)
@@ -141,7 +142,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     finally:
         process.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(HANG)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

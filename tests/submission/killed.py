@@ -1,59 +1,86 @@
-"""Kill solving at random moments and look at the file: python -m tests.submission.killed FOLDER TIMES SEED
+"""Kill solving at chance moments and look at the file: python -m tests.submission.killed FOLDER TIMES SEED
 
-Imports everything once and forks a child per run, so that a kill costs a second and not the import of torch. Prints,
-per run, when it was killed and what was found.
+Imports everything once and forks a child per run, so that a kill costs a second and not the import of torch. A run that
+nobody kills is counted out first: every write, step and answer. Then TIMES runs are killed by chance between two of
+these, a quarter of them before the first votes are kept. Prints, per run, when it was killed and what was found.
 """
 
 import os
-import signal
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
+import orjson
 import torch
 
+from arc_trm.evaluate import Predictor
+from arc_trm.trainer import Trainer
 from submission import session, solve
+from tests import kills
+from tests.conftest import ENDLESS
 from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
 
-LONGEST = 1.7  # seconds after the first write; an undisturbed run takes a little longer
+WORK = ((os, "fsync"), (os, "replace"), (Trainer, "train_step"), (Predictor, "answer"))
+TASKS = tiny_tasks(5)
 
 
-def run_child(words: list[str], log: Path) -> None:
-    """Solve in this forked process, and leave it."""
-    with log.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        os._exit(solve.main(words))
+def words(folder: Path, out: Path) -> list[str]:
+    """The command line of a run that ends when its steps and votes are there, not by the clock."""
+    paths = {"--challenges": folder / "challenges.json", "--checkpoint": folder / "export", "--out": out}
+    paths["--candidates"] = out.with_name("votes.npz")
+    options = ["--augmentations", "32", "--steps", "10", "--precision", "fp32", "--canvas", "strict"]
+    budget = ["--time-budget", ENDLESS]
+    return [*(str(word) for pair in paths.items() for word in pair), *QUICK, *options, *budget]
+
+
+def run(folder: Path, out: Path, watched: AbstractContextManager[None]) -> int:
+    """Solve in a forked process, in that context; its status."""
+
+    def solving() -> None:
+        with watched:
+            assert solve.main(words(folder, out)) == 0
+
+    return kills.wait(kills.fork(solving, folder / f"{out.parent.name}.log"))
+
+
+def counted_out(folder: Path) -> tuple[int, int, int]:
+    """Of a run that nobody kills: the events after which the file is there, votes are kept, and all is done."""
+    out = folder / "whole" / "submission.json"
+    found: dict[str, int] = {}
+
+    def look(number: int) -> None:
+        found["last"] = number
+        for path in (out, out.with_name("votes.npz")):
+            if path.name not in found and path.exists():
+                found[path.name] = number
+        out.with_name("events").write_bytes(orjson.dumps(found))
+
+    assert run(folder, out, kills.events(WORK, after=look)) == 0
+    found = orjson.loads(out.with_name("events").read_bytes())
+    return found[out.name], found["votes.npz"], found["last"]
 
 
 def main() -> None:
     folder, times, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     rng = np.random.default_rng(seed)
-    tasks = tiny_tasks(5)
-    challenges = write_challenges(folder / "challenges.json", tasks)
-    export = make_export(folder / "export")
+    write_challenges(folder / "challenges.json", TASKS)
+    make_export(folder / "export")
     torch.set_num_threads(1)
     # A pass per puzzle: the file is written all the time, so that some kills fall into a write.
     session.LARGEST_PASS = 1
+    began = time.monotonic()
+    there, voted, last = counted_out(folder)
+    gap = (time.monotonic() - began) / last  # seconds from event to event, over which chance is spread
     for number in range(times):
         out = folder / str(number) / "submission.json"
-        words = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(out), *QUICK]
-        words += ["--augmentations", "64", "--steps", "10", "--precision", "fp32", "--time-budget", "60s"]
-        words += ["--candidates", str(out.with_name("votes.npz"))]
-        child = os.fork()
-        if child == 0:
-            run_child(words, folder / f"{number}.log")
-        while not out.exists():
-            time.sleep(0.001)
-        after = float(rng.uniform(0, LONGEST))
-        time.sleep(after)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert_valid(out, tasks)
-        died = os.WIFSIGNALED(status)
+        event = int(rng.integers(there, voted - 1) if number < times // 4 else rng.integers(voted, last))
+        status = run(folder, out, kills.dying_between(WORK, event, rng.uniform(1e-6, 2 * gap)))
+        assert_valid(out, TASKS)
+        died = "killed" if status in kills.KILLED else f"had ended with status {status}"
         votes = "with" if out.with_name("votes.npz").exists() else "without"
-        print(f"run {number}: {'killed' if died else 'had ended'} after {after:.2f} s, a valid file {votes} votes")
+        print(f"run {number}: {died} after event {event} of {last}, a valid file {votes} votes")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import pytest
 
 from submission.attempts import read_submission
 from submission.package import NOTEBOOK
-from tests.conftest import REPOSITORY
+from tests.conftest import ENDLESS, HANG, REPOSITORY
 from tests.submission.kaggle_layout import make_layout, make_python, run
 from tests.submission.tiny import assert_valid, tiny_tasks
 
 PATH = REPOSITORY / "notebooks" / NOTEBOOK
-OPTIONS = "--time-budget 2m --rehearsal-budget 2m --rehearsal-tasks 3 --augmentations 6 --batch-size 4 --steps 3"
+BUDGETS = f"--time-budget {ENDLESS} --rehearsal-budget {ENDLESS}"
+OPTIONS = f"{BUDGETS} --rehearsal-tasks 3 --augmentations 6 --batch-size 4 --steps 3"
 
 
 def cells() -> list[dict[str, Any]]:
@@ -38,12 +39,12 @@ def test_the_notebook_calls_and_does_not_decide() -> None:
 
 
 # Run in another process, because a client of Jupyter leaves sockets open.
-EXECUTE = """
+EXECUTE = f"""
 import sys, nbformat, nbclient
 path, folder, executed = sys.argv[1:]
 notebook = nbformat.read(path, as_version=4)
 try:
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    nbclient.NotebookClient(notebook, timeout={HANG}, resources={{"metadata": {{"path": folder}}}}).execute()
 finally:
     nbformat.write(notebook, executed)
 """
@@ -57,7 +58,7 @@ def execute(root: Path, python: Path, **environment: str) -> str:
     clean = {name: os.environ[name] for name in kept if name in os.environ}
     clean |= {"HOME": str(root), "JUPYTER_PATH": str(python.parents[1] / "share" / "jupyter")}
     clean |= {"ARC_TRM_KAGGLE_ROOT": str(root), "ARC_TRM_OPTIONS": OPTIONS, **environment}
-    ran = subprocess.run(words, env=clean, capture_output=True, text=True, check=False, timeout=400)
+    ran = subprocess.run(words, env=clean, capture_output=True, text=True, check=False, timeout=HANG)
     assert ran.returncode == 0, ran.stderr
     executed = json.loads((root / "executed.ipynb").read_text(encoding="utf-8"))
     outputs = (output for cell in executed["cells"] for output in cell.get("outputs", []))

@@ -2,17 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_prep.files import read_json
-from tests.conftest import REPOSITORY
+from tests.conftest import ENDLESS, HANG, REPOSITORY
 from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_task, tiny_tasks, write_challenges
 
 TASKS = tiny_tasks()
@@ -28,22 +26,18 @@ def solve_words(folder: Path, *more: str) -> list[str]:
 
 
 def torchrun(program: list[str]) -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(port)]
-    return [*launcher, *program]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *program]
 
 
 def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
     return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=HANG
     )
 
 
 def test_two_processes_solve_together(tmp_path: Path) -> None:
-    done = run(torchrun(["-m", "submission.solve", *solve_words(tmp_path, "--steps", "2", "--time-budget", "90s")]))
+    done = run(torchrun(["-m", "submission.solve", *solve_words(tmp_path, "--steps", "2", "--time-budget", ENDLESS)]))
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
     summary = read_json(tmp_path / "submission.summary.json")
@@ -54,14 +48,14 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
 
 
 def test_a_lost_process_leaves_a_valid_file(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--time-budget", "60s")
+    words = solve_words(tmp_path, "--time-budget", ENDLESS)
     done = run(torchrun([str(REPOSITORY / "tests" / "submission" / "lost_process.py"), *words]))
     assert done.returncode != 0
     assert_valid(tmp_path / "submission.json", TASKS)
 
 
 def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "300s")]
+    command = [sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", ENDLESS)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines = []
@@ -70,19 +64,16 @@ def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:
         if line.startswith("software"):  # the end of the preflight: from now on signals are waited for
             break
     process.send_signal(signal.SIGTERM)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=HANG)
     assert process.returncode == 143, errors
     assert rest.splitlines()[-1].startswith("wrote ")
     assert_valid(tmp_path / "submission.json", TASKS)
 
 
-@pytest.mark.slow
-def test_the_budget_is_kept_by_the_clock(tmp_path: Path) -> None:
-    began = time.monotonic()
-    done = run([sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "12s")])
-    used = time.monotonic() - began
+def test_the_clock_ends_what_has_no_other_end(tmp_path: Path) -> None:
+    """How exactly, test_session shows by a clock of its own: here a machine may be too slow for anything in time."""
+    done = run([sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "6s")])
     assert done.returncode == 0, done.stderr
-    assert used < 12 + 10
     assert_valid(tmp_path / "submission.json", TASKS)
 
 
@@ -90,8 +81,8 @@ def test_a_machine_that_hangs_is_left_in_time(tmp_path: Path) -> None:
     hanging = (
         "import sys, threading\n"
         "from arc_trm.trainer import Trainer\n"
+        "from submission import session, solve\n"  # now, not within the time
         "Trainer.train_step = lambda trainer: threading.Event().wait()\n"
-        "from submission import solve\n"
         f"sys.exit(solve.main({solve_words(tmp_path, '--time-budget', '6s')}))"
     )
     done = run([sys.executable, "-c", hanging])
@@ -107,12 +98,13 @@ def test_twenty_kills_find_a_valid_file_each_time(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 20
-    assert sum("killed" in line for line in lines) >= 15
-    assert any("with votes" in line for line in lines)
+    assert all(": killed after event " in line for line in lines)
+    assert sum(line.endswith("a valid file with votes") for line in lines) == 15
+    assert sum(line.endswith("a valid file without votes") for line in lines) == 5
 
 
 def test_kaggles_image_has_all_that_solving_imports(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--steps", "1", "--time-budget", "60s")
+    words = solve_words(tmp_path, "--steps", "1", "--time-budget", ENDLESS)
     done = run([sys.executable, "-m", "tests.submission.bare_image", *words])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
@@ -126,7 +118,7 @@ def test_as_many_tasks_as_the_competition_has(tmp_path: Path) -> None:
     """240 tasks, 40.8 % of them with two outputs, on two processes."""
     rng = np.random.default_rng(0)
     tasks = [tiny_task(f"{i:08x}", rng, tests=1 + (i % 5 in (0, 2)), side=3 + i % 23) for i in range(240)]
-    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--time-budget", "150s")
+    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--time-budget", ENDLESS)
     write_challenges(tmp_path / "challenges.json", tasks)
     done = run(torchrun(["-m", "submission.solve", *words]))
     assert done.returncode == 0, done.stderr

@@ -3,28 +3,30 @@
 import threading
 
 from submission.watchdog import Watchdog
+from tests.conftest import HANG
 
 
 def test_it_speaks_and_ends_the_program_when_the_time_is_over() -> None:
     said: list[str] = []
     ended = threading.Event()
     with Watchdog(0.01, lambda: said.append("last words"), end=lambda status: ended.set()):
-        assert ended.wait(10)
+        assert ended.wait(HANG)
     assert said == ["last words"]
 
 
 def test_it_ends_the_program_even_when_its_last_words_stick() -> None:
     ended = threading.Event()
     stuck = threading.Event()
-    with Watchdog(0.0, lambda: stuck.wait(60), end=lambda status: ended.set(), patience=0.01):
-        assert ended.wait(10)
+    with Watchdog(0.0, stuck.wait, end=lambda status: ended.set(), patience=0.01):
+        assert ended.wait(HANG)
     stuck.set()
 
 
 def test_it_does_nothing_to_a_program_that_is_done_in_time() -> None:
     calls: list[int] = []
-    dog = Watchdog(0.05, lambda: calls.append(0), end=calls.append)
-    with dog:
-        pass
-    threading.Event().wait(0.2)
+    before = set(threading.enumerate())
+    with Watchdog(HANG, lambda: calls.append(0), end=calls.append):
+        [watching] = set(threading.enumerate()) - before
+    watching.join(HANG / 2)  # it stops to wait at once
+    assert not watching.is_alive()
     assert calls == []
