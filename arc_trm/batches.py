@@ -1,6 +1,6 @@
 """Batches: what the trainer consumes, and how examples of ARC tasks are made on the training device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -18,21 +18,18 @@ Device = torch.device | str
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples side by side: inputs int32[b, L], labels int32[b, L] (IGNORE_LABEL where nothing is asked),
-    puzzle_ids int64[b].
-    """
+    """Examples side by side: what is asked, what is the answer, and which task in which view it is."""
 
-    inputs: Tensor
-    labels: Tensor
-    puzzle_ids: Tensor
+    inputs: Tensor  # int32 [b, l] tokens
+    labels: Tensor  # int32 [b, l] tokens, IGNORE_LABEL where nothing is asked
+    puzzle_ids: Tensor  # int64 [b] rows of the puzzle embedding
+    # int32 [b, 11] dihedral element and the token of every colour, for models whose embedding rows belong to tasks.
+    views: Tensor | None = None
 
-    def to(self, device: Device) -> "Batch":
-        """The same batch on `device`."""
-        return Batch(
-            self.inputs.to(device, non_blocking=True),
-            self.labels.to(device, non_blocking=True),
-            self.puzzle_ids.to(device, non_blocking=True),
-        )
+    def columns(self) -> dict[str, Tensor]:
+        """The tensors by name, `views` only where there are some."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in columns.items() if column is not None}
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -72,16 +69,22 @@ class ArcBatches:
     """
 
     def __init__(
-        self, store: ArcStore, device: Device, side: int = CANVAS_SIDE, groups: Integers | None = None
+        self,
+        store: ArcStore,
+        device: Device,
+        side: int = CANVAS_SIDE,
+        groups: Integers | None = None,
+        task_rows: bool = False,
     ) -> None:
         """Fill the bank for `groups` (indices into store.groups, None: all).
 
+        With `task_rows` the embedding row of an example is its group, and the batch names the augmentation.
         Raises ValueError when an input, or the output of a training pair, does not fit the window of `side`
         cells. Other outputs that do not fit cannot be asked for in this window: they have no labels.
         """
         used = np.ones(len(store.pair_groups), bool) if groups is None else np.isin(store.pair_groups, groups)
         pairs = np.flatnonzero(used)
-        self.store, self.device, self.side = store, torch.device(device), side
+        self.store, self.device, self.side, self.task_rows = store, torch.device(device), side, task_rows
         self._positions = np.full(len(used), -1)
         self._positions[pairs] = np.arange(len(pairs))
         self._shapes = _entry_shapes(store, pairs, side)
@@ -101,18 +104,22 @@ class ArcBatches:
         leaves the window.
         """
         self._check_groups(rows)
-        entries = self._positions[rows.pairs], self.store.puzzle_dihedrals[rows.puzzles]
+        entries = self._positions[rows.pairs], rows.dihedrals
         shapes = self._shapes[entries]  # [b, input or output, height or width]
         placements = np.stack([rows.rows, rows.columns], axis=1)[:, None]
         if ((placements < 0) | (placements + shapes > self.side)).any():
             raise ValueError(f"a placement puts a grid outside the window of {self.side}x{self.side} cells")
         shifts = rows.rows * (self.side + 1) + rows.columns
         starts = upload((self._bases[entries] - shifts[:, None]).T.ravel(), self.device)
-        tables = upload(_token_tables(self.store.puzzle_permutations[rows.puzzles]), self.device)
+        tables = upload(_token_tables(rows.permutations), self.device)
         lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
         tokens = lines[..., : self.side].long().view(2, len(rows), self.seq_len)
         inputs, labels = tables.gather(2, tokens)
-        return Batch(inputs, labels, upload(rows.puzzles, self.device))
+        if not self.task_rows:
+            return Batch(inputs, labels, upload(rows.puzzles, self.device))
+        dihedrals = upload(rows.dihedrals.astype(np.int32), self.device)
+        views = torch.cat((dihedrals[:, None], tables[0, :, COLOUR_OFFSET:]), dim=1)
+        return Batch(inputs, labels, upload(self.store.pair_groups[rows.pairs].astype(np.int64), self.device), views)
 
     def _check_groups(self, rows: Rows) -> None:
         """Refuse pairs outside the bank and puzzles that are no view of their pair's task."""
@@ -200,13 +207,24 @@ class ArcSource:
         side: int = CANVAS_SIDE,
         groups: Integers | None = None,
         translate: bool = True,
+        task_rows: bool = False,
+        colours_from: int = 0,
     ) -> None:
-        """See Sampler and ArcBatches; raises ValueError as they do."""
-        self.sampler = Sampler(store, seed=seed, batch_size=batch_size, groups=groups, translate=translate, side=side)
-        self.batches = ArcBatches(store, device, side, groups)
+        """See Sampler and ArcBatches; raises ValueError as they do. With `task_rows` views are drawn afresh."""
+        self.sampler = Sampler(
+            store,
+            seed=seed,
+            batch_size=batch_size,
+            groups=groups,
+            translate=translate,
+            side=side,
+            fresh_views=task_rows,
+            colours_from=colours_from,
+        )
+        self.batches = ArcBatches(store, device, side, groups, task_rows)
         self.batch_size, self.side = batch_size, side
         self.seq_len = self.batches.seq_len
-        self.num_puzzles = len(store.puzzle_groups)
+        self.num_puzzles = len(store.groups if task_rows else store.puzzle_groups)
 
     def offer(self, step: int, slots: slice) -> Batch:
         """The examples offered to `slots` (within 0..batch_size) at `step`."""
@@ -214,7 +232,14 @@ class ArcSource:
 
 
 def sources_by_side(
-    store: ArcStore, *, seed: int, batch_size: int, device: Device, multiple: int = 1
+    store: ArcStore,
+    *,
+    seed: int,
+    batch_size: int,
+    device: Device,
+    multiple: int = 1,
+    task_rows: bool = False,
+    colours_from: int = 0,
 ) -> list[ArcSource]:
     """One source for every canvas size of the groups that train, smallest first, sharing `batch_size` slots.
 
@@ -242,6 +267,8 @@ def sources_by_side(
             device=device,
             side=side,
             groups=np.flatnonzero(sides == side),
+            task_rows=task_rows,
+            colours_from=colours_from,
         )
         for side, share in zip(sizes.tolist(), shares.tolist(), strict=True)
     ]

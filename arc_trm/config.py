@@ -8,13 +8,16 @@ from data_prep.files import InputError
 
 Mixer = Literal["attention", "mlp"]
 Positions = Literal["sequence", "grid"]
+EmbeddingRows = Literal["puzzle", "task"]
 Recursion = Literal["answer_and_latent", "single_latent", "single_latent_text", "multi_scale_latent", "direct"]
 HaltingRule = Literal["correctness", "q_learning", "never"]
 TokenLoss = Literal["stablemax", "softmax"]
-Optimiser = Literal["adam_atan2", "adamw"]
+Optimiser = Literal["adam_atan2", "adamw", "muon"]
 CanvasSchedule = Literal["full", "sizes"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Config = TypeVar("Config")
+# One position for the dihedral element, one for each of the ten colours.
+VIEW_POSITIONS = 11
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,26 @@ class ModelConfig:
     """Positions in front of the canvas that hold the puzzle embedding."""
     puzzle_width: int = 512
     """Numbers in a puzzle embedding; they fill the first positions of the prefix."""
+    embedding_rows: EmbeddingRows = "puzzle"
+    """What owns a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
+    its row; the model is told the augmentation in the last eleven positions of the prefix (one for the dihedral
+    element, ten for the colours), and training draws a new one for every example."""
     tied_embedding: bool = False
     """Read the answer with the token embedding instead of a head of its own."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time, same numbers."""
 
     def __post_init__(self) -> None:
-        if self.puzzle_width > self.prefix * self.hidden:
+        positions = self.prefix - self.view_positions
+        if self.puzzle_width > positions * self.hidden:
             raise ValueError(
-                f"puzzle_width {self.puzzle_width} does not fit {self.prefix} positions of {self.hidden} numbers"
+                f"puzzle_width {self.puzzle_width} does not fit {positions} positions of {self.hidden} numbers"
             )
+
+    @property
+    def view_positions(self) -> int:
+        """Positions at the end of the prefix that name an example's augmentation."""
+        return VIEW_POSITIONS if self.embedding_rows == "task" else 0
 
     @property
     def features(self) -> int:
@@ -105,7 +118,7 @@ class TrainConfig:
     steps: int = 0
     """Optimiser steps in all; 0: as many as `epochs` take."""
     optimiser: Optimiser = "adam_atan2"
-    """Adam-atan2 (published code) or AdamW (the paper's text)."""
+    """Adam-atan2 (published code), AdamW (the paper's text), or Muon for the matrices (Adam-atan2 for the rest)."""
     lr: float = 1e-4
     """Learning rate of the trunk."""
     weight_decay: float = 0.1
@@ -130,6 +143,8 @@ class TrainConfig:
     """Let the decay grow as (1 + t) / (10 + t) first, so that short runs average too (published code: no)."""
     augment: bool = True
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
+    colours_from: int = 0
+    """Step from which colour permutations are drawn too, dihedral elements alone before; for rows owned by tasks."""
     micro_batches: int = 1
     """Parts that a process's batch slots are worked through in; gradients add up (less memory, same result)."""
     canvas: CanvasSchedule = "full"
@@ -196,7 +211,10 @@ RANGES: dict[str, tuple[float, float]] = {
     **{f"train.{name}": (1, INFINITY) for name in ("batch_size", "epochs", "micro_batches", "share_multiple")},
     **{
         f"train.{name}": (0, INFINITY)
-        for name in ("steps", "lr", "weight_decay", "puzzle_lr", "puzzle_weight_decay", "warmup_steps", "lr_min_ratio")
+        for name in (
+            "steps", "lr", "weight_decay", "puzzle_lr", "puzzle_weight_decay", "warmup_steps", "lr_min_ratio",
+            "colours_from",
+        )
     },
     **{f"train.{name}": (0, 1) for name in ("beta1", "beta2", "warmup_share", "ema")},
     **{

@@ -1,6 +1,7 @@
 """A built dataset as the trainer needs it: sources for the batch slots, the length of an epoch, what to remember."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,18 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         raise InputError(
             f"train.canvas {train.canvas} with model.mixer {config.model.mixer}: windows need attention, expected full"
         )
+    task_rows = config.model.embedding_rows == "task"
+    make = partial(
+        ArcSource if train.canvas == "full" else partial(sources_by_side, multiple=train.share_multiple),
+        seed=config.seed,
+        batch_size=train.batch_size,
+        device=device,
+        task_rows=task_rows,
+        colours_from=train.colours_from,
+    )
     try:
-        if train.canvas == "full":
-            sources = [ArcSource(store, seed=config.seed, batch_size=train.batch_size, device=device)]
-        else:
-            sources = sources_by_side(
-                store, seed=config.seed, batch_size=train.batch_size, device=device, multiple=train.share_multiple
-            )
+        made = make(store)
+        sources = [made] if isinstance(made, ArcSource) else made
     except ValueError as error:
         raise InputError(f"this dataset and these settings: {error}") from error
     _check(
@@ -66,7 +72,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         store,
         [Part(source, source.batch_size) for source in sources],
         int(store.pair_training.sum()),
-        PuzzleNaming.of(store),
+        PuzzleNaming.of_tasks(store) if task_rows else PuzzleNaming.of(store),
         store.training_digests(),
         {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
     )

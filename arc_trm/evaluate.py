@@ -46,16 +46,16 @@ class Predictor:
         state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
         puzzle = self.embedding.table[batch.puzzle_ids]
         if self.early_exit:
-            return self._answer_early(state, batch.inputs, puzzle)
+            return self._answer_early(state, batch.inputs, puzzle, batch.views)
         last = self.halting.max_supervision_steps
         steps = torch.full((size,), last, device=batch.inputs.device)
         for step in range(1, last + 1):
-            output = self.forward(state, batch.inputs, puzzle)
+            output = self.forward(state, batch.inputs, puzzle, batch.views)
             state = output.state
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
         return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
 
-    def _answer_early(self, state: State, inputs: Tensor, puzzle: Tensor) -> Answers:
+    def _answer_early(self, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None) -> Answers:
         """Rows leave when they halt; whenever half of them have, the others are packed into half the batch.
 
         Batch sizes are halves of b, so that a compiled model sees few shapes.
@@ -67,7 +67,7 @@ class Predictor:
         rows = torch.arange(size, device=inputs.device)  # of the batch, for every row in work
         waiting = torch.ones_like(rows, dtype=torch.bool)
         for step in range(1, self.halting.max_supervision_steps + 1):
-            output = self.forward(state, inputs, puzzle)
+            output = self.forward(state, inputs, puzzle, views)
             state = output.state
             last = step == self.halting.max_supervision_steps
             done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
@@ -82,7 +82,8 @@ class Predictor:
                 # Rows that are done fill up the half; they are worked on and never read again.
                 kept = torch.argsort(~waiting, stable=True)[: _halved(len(rows), left)]
                 state = tuple(part[kept] for part in state)
-                inputs, puzzle, rows, waiting = inputs[kept], puzzle[kept], rows[kept], waiting[kept]
+                inputs, puzzle, views = inputs[kept], puzzle[kept], None if views is None else views[kept]
+                rows, waiting = rows[kept], waiting[kept]
         return Answers(answers, halting, steps)
 
 
@@ -114,8 +115,9 @@ class MemoryLimit:
 
 
 def _pieces(batch: Batch, size: int) -> list[Batch]:
-    columns = (torch.split(column, size) for column in (batch.inputs, batch.labels, batch.puzzle_ids))
-    return [Batch(*piece) for piece in zip(*columns, strict=True)]
+    columns = batch.columns()
+    pieces = zip(*(torch.split(column, size) for column in columns.values()), strict=True)
+    return [Batch(**dict(zip(columns, piece, strict=True))) for piece in pieces]
 
 
 @dataclass(frozen=True)

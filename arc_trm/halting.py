@@ -19,7 +19,7 @@ from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 
 # The forward pass: the model itself, or its compiled or data-parallel wrapper.
-Forward = Callable[[State, Tensor, Tensor], Output]
+Forward = Callable[[State, Tensor, Tensor, Tensor | None], Output]
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,13 @@ def refill(carry: Carry, offer: Batch, model: RecursiveModel) -> Carry:
         return torch.where(halted.view(-1, *(1,) * (old.dim() - 1)), new, old)
 
     batch, tokens = offer.inputs.shape
+    old = carry.current.columns()
     fresh = model.initial_state(batch, tokens, carry.state[0].dtype)
     return Carry(
         state=tuple(choose(new, old) for new, old in zip(fresh, carry.state, strict=True)),
         steps=torch.where(halted, 0, carry.steps),
         halted=halted,
-        current=Batch(
-            choose(offer.inputs, carry.current.inputs),
-            choose(offer.labels, carry.current.labels),
-            choose(offer.puzzle_ids, carry.current.puzzle_ids),
-        ),
+        current=Batch(**{name: choose(new, old[name]) for name, new in offer.columns().items()}),
     )
 
 
@@ -107,7 +104,7 @@ def supervision_step(
     carry = refill(carry, offer, model)
     current = carry.current
     puzzle_rows = embedding.rows(current.puzzle_ids)
-    output = forward(carry.state, current.inputs, puzzle_rows)
+    output = forward(carry.state, current.inputs, puzzle_rows, current.views)
     with torch.no_grad():
         judged = judge(output.logits, current.labels)
         steps = carry.steps + 1
@@ -128,7 +125,7 @@ def supervision_step(
 @torch.no_grad()
 def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: HaltingConfig) -> Tensor:
     """HRM's target [b] for "go on": the probability that the next pass promises, from a second forward pass."""
-    following = forward(carry.state, carry.current.inputs, puzzle_rows)
+    following = forward(carry.state, carry.current.inputs, puzzle_rows, carry.current.views)
     best = torch.maximum(following.halt_logits, following.continue_logits)
     last = carry.steps >= rule.max_supervision_steps
     return torch.where(last, following.halt_logits, best).sigmoid()

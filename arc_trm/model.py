@@ -65,6 +65,10 @@ class RecursiveModel(nn.Module):
         self.net = Network(config.layers, *shape)
         # Registered only where there are two, so that no tensor has two names in the state dict.
         self.second_net = Network(config.answer_layers, *shape) if config.answer_layers else None
+        if config.embedding_rows == "task":
+            # What the model is told of a view: its dihedral element, and which colour stands for which of the task's.
+            self.dihedral_embedding = nn.Parameter(truncated_normal((8, d), 1 / math.sqrt(d)))
+            self.colour_embedding = nn.Parameter(truncated_normal((config.view_positions - 1, d), 1 / math.sqrt(d)))
         self.output_head = None if config.tied_embedding else Linear(d, v)
         self.halting_head = Linear(d, 2, bias=True)
         with torch.no_grad():
@@ -87,11 +91,21 @@ class RecursiveModel(nn.Module):
         shape = (batch, self.config.prefix + tokens, self.config.hidden)
         return tuple(vector.to(dtype).expand(shape) for vector in self.initial)
 
-    def embed(self, inputs: Tensor, puzzle: Tensor, dtype: torch.dtype) -> Tensor:
-        """x [b, p+l, d] from tokens [b, l] and puzzle embeddings [b, w]; these fill the first positions, then zeros."""
-        d, p = self.config.hidden, self.config.prefix
-        front = F.pad(puzzle, (0, p * d - puzzle.shape[-1])).view(len(inputs), p, d)
-        x = torch.cat((front, F.embedding(inputs, self.token_embedding)), dim=1)
+    def embed(self, inputs: Tensor, puzzle: Tensor, dtype: torch.dtype, views: Tensor | None = None) -> Tensor:
+        """x [b, p+l, d] from tokens [b, l], puzzle embeddings [b, w] and views [b, 11].
+
+        The puzzle embedding fills the first positions of the prefix, then zeros, the view the last ones: the vector
+        of the dihedral element, and for every colour c of the task its own vector plus that of the token that stands
+        for c in this view (a palette).
+        """
+        d, p = self.config.hidden, self.config.prefix - self.config.view_positions
+        parts = [F.pad(puzzle, (0, p * d - puzzle.shape[-1])).view(len(inputs), p, d)]
+        if self.config.view_positions:
+            if views is None:
+                raise ValueError("a model whose embedding rows belong to tasks must be told the views")
+            palette = F.embedding(views[:, 1:], self.token_embedding) + self.colour_embedding
+            parts += [F.embedding(views[:, :1], self.dihedral_embedding), palette]
+        x = torch.cat((*parts, F.embedding(inputs, self.token_embedding)), dim=1)
         return (math.sqrt(d) * x).to(dtype)
 
     def rotary(self, tokens: int) -> Tensor | None:
@@ -111,9 +125,12 @@ class RecursiveModel(nn.Module):
         canvas = canvas.view(2, side, side, -1)[:, :window, :window].reshape(2, tokens, -1)
         return torch.cat((front, canvas), dim=1)
 
-    def forward(self, state: State, inputs: Tensor, puzzle: Tensor) -> Output:
-        """Improve `state` once (T latent recursions); inputs [b, l] tokens, puzzle [b, w] embeddings."""
-        x = self.embed(inputs, puzzle, state[0].dtype)
+    def forward(self, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None = None) -> Output:
+        """Improve `state` once (T latent recursions); inputs [b, l] tokens, puzzle [b, w] embeddings.
+
+        `views` [b, 11] is for models whose embedding rows belong to tasks: see `arc_trm.batches.Batch`.
+        """
+        x = self.embed(inputs, puzzle, state[0].dtype, views)
         state = self.deep_recursion(x, state, self.rotary(inputs.shape[1]))
         y = state[0]
         halting = self.halting_head(wide(y[:, 0]))

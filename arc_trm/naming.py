@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data_prep.grid import COLOURS
 from data_prep.store import ArcStore
 
 
@@ -25,6 +26,13 @@ class PuzzleNaming:
         """The naming of a store's puzzles."""
         names = tuple(group.name for group in store.groups)
         return cls(names, store.puzzle_groups, store.puzzle_dihedrals, store.puzzle_permutations)
+
+    @classmethod
+    def of_tasks(cls, store: ArcStore) -> "PuzzleNaming":
+        """The naming of the tasks of a store, each by its unaugmented puzzle."""
+        names, count = tuple(group.name for group in store.groups), len(store.groups)
+        colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (count, 1))
+        return cls(names, np.arange(count, dtype=np.int32), np.zeros(count, np.uint8), colours)
 
     def tensors(self) -> dict[str, Tensor]:
         """The arrays as tensors of their own, for a checkpoint; the names of the groups go beside them."""

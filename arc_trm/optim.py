@@ -1,11 +1,19 @@
 """The dense optimisers and the learning-rate schedule."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from arc_trm.config import TrainConfig
+
+# Coefficients of the quintic iteration that drives singular values towards 1 (Jordan et al. 2024, "Muon").
+NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS = (3.4445, -4.7750, 2.0315), 5
+# How many matrices of their own a layer's weight stacks: queries, keys, values; gate and up.
+STACKED = {"qkv": 3, "gate_up": 2}
 
 
 def learning_rate(step: int, base: float, warmup: int, total: int, min_ratio: float = 1.0) -> float:
@@ -35,30 +43,96 @@ class AdamAtan2(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient, a few fused passes over all of them together."""
         if closure is not None:
-            raise ValueError("AdamAtan2 takes no closure")
+            raise ValueError(f"{type(self).__name__} takes no closure")
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            gradients = [p.grad for p in parameters]
-            for p in parameters:
-                if not self.state[p]:
-                    self.state[p] = {
-                        "step": torch.zeros(()),
-                        "exp_avg": torch.zeros_like(p),
-                        "exp_avg_sq": torch.zeros_like(p),
-                    }
-                self.state[p]["step"] += 1
-            first = [self.state[p]["exp_avg"] for p in parameters]
-            second = [self.state[p]["exp_avg_sq"] for p in parameters]
-            count = int(self.state[parameters[0]]["step"])
-            beta1, beta2 = group["betas"]
-            torch._foreach_lerp_(first, gradients, 1 - beta1)
-            torch._foreach_mul_(second, beta2)
-            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-            numerator = torch._foreach_div(first, 1 - beta1**count)
-            denominator = torch._foreach_div(second, 1 - beta2**count)
-            torch._foreach_sqrt_(denominator)
-            angles = [torch.atan2(m, v) for m, v in zip(numerator, denominator, strict=True)]
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, angles, alpha=-group["lr"])
+            if parameters:
+                directions = self.directions(group, parameters, [p.grad for p in parameters])
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+
+    def directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        """What every parameter moves against, times the rate."""
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }
+            self.state[p]["step"] += 1
+        first = [self.state[p]["exp_avg"] for p in parameters]
+        second = [self.state[p]["exp_avg_sq"] for p in parameters]
+        count = int(self.state[parameters[0]]["step"])
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        numerator = torch._foreach_div(first, 1 - beta1**count)
+        denominator = torch._foreach_div(second, 1 - beta2**count)
+        torch._foreach_sqrt_(denominator)
+        return [torch.atan2(m, v) for m, v in zip(numerator, denominator, strict=True)]
+
+
+class Muon(AdamAtan2):
+    """Muon for the matrices of the networks, Adam-atan2 for everything else (embeddings, heads, biases).
+
+    A matrix moves along its momentum with all singular values brought to about 1 (Jordan et al. 2024), times
+    0.2 · √(longer side), so that a step is about as long as one of Adam and shares its rate and decay (Liu et al.
+    2025). Matrices that a layer stacks in one weight are taken apart. Momentum is Adam's beta1, with a look ahead.
+    """
+
+    def __init__(self, model: nn.Module, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
+        named = list(model.named_parameters())
+        matrices = {n: p for n, p in named if n.split(".")[0] in ("net", "second_net") and p.dim() == 2}
+        super().__init__([p for n, p in named if n not in matrices], lr, betas, weight_decay)
+        self.add_param_group({"params": list(matrices.values()), "matrices": True})
+        self._stacked: dict[Tensor, int] = {p: STACKED.get(name.split(".")[-2], 1) for name, p in matrices.items()}
+
+    def directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+        """See AdamAtan2; for matrices their orthogonalised momentum, computed for all of one shape at once."""
+        if not group.get("matrices"):
+            return super().directions(group, parameters, gradients)
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        directions = [torch.empty_like(p) for p in parameters]
+        targets: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        for p, gradient, direction in zip(parameters, gradients, directions, strict=True):
+            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
+            momentum.lerp_(gradient, 1 - group["betas"][0])
+            ahead = gradient.lerp(momentum, group["betas"][0])
+            stacked = self._stacked[p]
+            for part, target in zip(ahead.chunk(stacked), direction.chunk(stacked), strict=True):
+                by_shape[part.shape].append(part)
+                targets[part.shape].append(target)
+        for shape, parts in by_shape.items():
+            scale = 0.2 * math.sqrt(max(shape))
+            for target, result in zip(targets[shape], orthogonalised(torch.stack(parts)), strict=True):
+                target.copy_(scale * result)
+        return directions
+
+
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """[k, m, n] with the singular vectors of the given matrices and singular values near 1, by Newton-Schulz.
+
+    In bfloat16 on a GPU; a CPU may lack it, so there in float32.
+    """
+    a, b, c = NEWTON_SCHULZ
+    x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
+    wide = x if x.shape[1] <= x.shape[2] else x.mT
+    wide = wide / (wide.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        square = wide @ wide.mT
+        wide = a * wide + (b * square + c * square @ square) @ wide
+    return (wide if x.shape[1] <= x.shape[2] else wide.mT).to(matrices.dtype)
+
+
+# What makes an optimiser of a model.
+OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
+    "adam_atan2": lambda model, train: AdamAtan2(
+        model.parameters(), train.lr, (train.beta1, train.beta2), train.weight_decay
+    ),
+    "adamw": lambda model, train: torch.optim.AdamW(
+        model.parameters(), train.lr, (train.beta1, train.beta2), weight_decay=train.weight_decay
+    ),
+    "muon": lambda model, train: Muon(model, train.lr, (train.beta1, train.beta2), train.weight_decay),
+}

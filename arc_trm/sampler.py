@@ -1,13 +1,13 @@
 """Which example a batch slot is offered: a pure function of (seed, step, slot), nothing to replay."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.canvas import CANVAS_SIDE, placement_limits
-from data_prep.grid import dihedral
+from data_prep.grid import COLOURS, dihedral
 from data_prep.store import ArcStore
 
 Integers = NDArray[np.int64]
@@ -24,12 +24,17 @@ TRANSPOSES = np.array([dihedral(np.zeros((1, 2), np.uint8), t).shape == (2, 1) f
 
 @dataclass(frozen=True)
 class Rows:
-    """Examples to make: puzzle, pair and the placement of the grids on the canvas, each int64[b]."""
+    """Examples to make: puzzle, pair, the placement of the grids on the canvas, and the augmentation.
 
-    puzzles: Integers
-    pairs: Integers
-    rows: Integers
-    columns: Integers
+    The augmentation is that of the puzzle, or one drawn for this example alone; then the puzzle is the task itself.
+    """
+
+    puzzles: Integers  # [b]
+    pairs: Integers  # [b]
+    rows: Integers  # [b]
+    columns: Integers  # [b]
+    dihedrals: NDArray[np.uint8]  # [b]
+    permutations: NDArray[np.uint8]  # [b, 10]
 
     def __len__(self) -> int:
         """The number of examples."""
@@ -38,6 +43,18 @@ class Rows:
     def __getitem__(self, index: slice | Integers) -> "Rows":
         """The examples at `index`."""
         return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    @classmethod
+    def of_puzzles(
+        cls, store: ArcStore, puzzles: Integers, pairs: Integers, rows: Integers, columns: Integers
+    ) -> "Rows":
+        """Examples under the augmentations of their puzzles."""
+        return cls(puzzles, pairs, rows, columns, store.puzzle_dihedrals[puzzles], store.puzzle_permutations[puzzles])
+
+    @classmethod
+    def joined(cls, parts: Sequence["Rows"]) -> "Rows":
+        """The examples of all parts, of which there is at least one, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 class Sampler:
@@ -48,6 +65,9 @@ class Sampler:
     placements that fit input and output alike. It differs in two points. Placements are drawn anew at every
     visit (published: once, when the dataset is built). And a puzzle cut by the end of a batch goes on in the
     next (published: its remaining examples are lost).
+
+    With `fresh_views` no puzzle is drawn: every example gets a dihedral element and, from step `colours_from` on, a
+    colour permutation (0 stays 0) of its own.
 
     Random numbers are raw Philox output keyed by (seed, plan): numpy promises these alone for every version.
     """
@@ -61,6 +81,8 @@ class Sampler:
         groups: Integers | None = None,
         translate: bool = True,
         side: int = CANVAS_SIDE,
+        fresh_views: bool = False,
+        colours_from: int = 0,
     ) -> None:
         """Sample `groups` (indices into store.groups, None: all), skipping those without training pairs.
 
@@ -78,9 +100,9 @@ class Sampler:
         self._first_puzzles = store.group_puzzles[visited].astype(np.int64)
         self._puzzle_counts = store.group_puzzles[visited + 1].astype(np.int64) - self._first_puzzles
         self._limits = self._placement_limits(store, side) if translate else np.ones((len(self._pairs), 2), np.int64)
-        self._dihedrals = store.puzzle_dihedrals
+        self._store, self.fresh_views, self.colours_from = store, fresh_views, colours_from
         self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
-        self._plans: dict[int, Integers] = {}
+        self._plans: dict[int, Rows] = {}
         self.seed, self.batch_size = seed, batch_size
 
     def _placement_limits(self, store: ArcStore, side: int) -> Integers:
@@ -115,17 +137,19 @@ class Sampler:
         if not 0 <= first <= last <= self.batch_size or slots.step not in (None, 1) or step < 0:
             raise ValueError(f"expected step >= 0 and slots within 0..{self.batch_size}, found {step} and {slots}")
         position, end = step * self.batch_size + first, step * self.batch_size + last
-        parts = [np.empty((4, 0), np.int64)]
         length = self._epochs_per_plan * self.examples_per_epoch
+        parts = [self._plan(position // length)[:0]]
         while position < end:
             plan, offset = divmod(position, length)
-            part = self._plan(plan)[:, offset : offset + end - position]
-            parts.append(part)
-            position += part.shape[1]
-        return Rows(*np.concatenate(parts, axis=1))
+            parts.append(self._plan(plan)[offset : offset + end - position])
+            position += len(parts[-1])
+        rows = Rows.joined(parts)
+        if self.fresh_views and step < self.colours_from:
+            rows.permutations[:] = np.arange(COLOURS)
+        return rows
 
-    def _plan(self, number: int) -> Integers:
-        """Some whole epochs of examples, int64[4, n] in the order of the fields of Rows."""
+    def _plan(self, number: int) -> Rows:
+        """Some whole epochs of examples."""
         plan = self._plans.get(number)
         if plan is None:
             plan = self._draw(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
@@ -134,21 +158,26 @@ class Sampler:
                 del self._plans[next(iter(self._plans))]
         return plan
 
-    def _draw(self, source: np.random.Philox) -> Integers:
+    def _draw(self, source: np.random.Philox) -> Rows:
         """Draw the examples of a plan; arrays hold an epoch a row until they are flat, in visiting order."""
         shape = (self._epochs_per_plan, len(self._sizes))
         order = np.argsort(_bits(source, shape), axis=1, kind="stable")
         sizes = self._sizes[order].ravel()
-        puzzles = self._first_puzzles[order] + _below(_bits(source, shape), self._puzzle_counts[order])
+        puzzles = self._first_puzzles[order]
+        if not self.fresh_views:
+            puzzles = puzzles + _below(_bits(source, shape), self._puzzle_counts[order])
         puzzles = np.repeat(puzzles.ravel(), sizes)
         members = self._arrange(order, _bits(source, (shape[0], len(self._pairs))))
-        limits = np.where(
-            TRANSPOSES[self._dihedrals[puzzles], None], self._limits[members, ::-1], self._limits[members]
-        )
+        if self.fresh_views:
+            dihedrals, permutations = _views(_bits(source, (len(puzzles), COLOURS)))
+        else:
+            dihedrals, permutations = self._store.puzzle_dihedrals[puzzles], self._store.puzzle_permutations[puzzles]
+        limits = np.where(TRANSPOSES[dihedrals, None], self._limits[members, ::-1], self._limits[members])
         placements = _below(_bits(source, limits.shape), limits)
         kept = np.cumsum(sizes) - sizes + _below(_bits(source, sizes.shape), sizes)
         placements[kept] = 0
-        return np.stack([puzzles, self._pairs[members], *placements.T])
+        rows, columns = placements.T
+        return Rows(puzzles, self._pairs[members], rows, columns, dihedrals, permutations)
 
     def _arrange(self, order: Integers, bits: RandomBits) -> Integers:
         """Indices of training pairs, group after group in `order` and in random order within each group."""
@@ -170,6 +199,13 @@ def _below(bits: RandomBits, bounds: Integers) -> Integers:
     return scaled.astype(np.int64)
 
 
+def _views(bits: RandomBits) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Dihedral elements uint8[n] and permutations uint8[n, 10] that keep colour 0, from random bits [n, 10]."""
+    permutations = np.zeros(bits.shape, np.uint8)
+    permutations[:, 1:] = np.argsort(bits[:, 1:], axis=1, kind="stable") + 1
+    return (bits[:, 0] >> np.uint64(61)).astype(np.uint8), permutations
+
+
 def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups: Integers | None = None) -> Rows:
     """Every test pair of `groups` (None: the scored ones) under the first `augmentations` puzzles.
 
@@ -189,7 +225,7 @@ def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups
         counts = np.minimum(counts, augmentations)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     zeros = np.zeros(len(within), np.int64)
-    return Rows(np.repeat(first, counts) + within, np.repeat(tests, counts), zeros, zeros)
+    return Rows.of_puzzles(store, np.repeat(first, counts) + within, np.repeat(tests, counts), zeros, zeros)
 
 
 def fixed_batches(rows: Rows, size: int) -> Iterator[tuple[Rows, int]]:

@@ -17,28 +17,20 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from arc_trm.batches import upload
-from arc_trm.config import RunConfig, TrainConfig
+from arc_trm.config import RunConfig
 from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
 from arc_trm.halting import Carry, initial_carry, supervision_step
 from arc_trm.memory import peak_memory
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
-from arc_trm.optim import AdamAtan2, learning_rate
+from arc_trm.optim import OPTIMISERS, learning_rate
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.slots import Part as Part
 from arc_trm.slots import Work as Work
 from arc_trm.slots import exploration, share_out
 from arc_trm.training_state import load_state, state_of
 
-OPTIMISERS: dict[str, Callable[[list[nn.Parameter], TrainConfig], torch.optim.Optimizer]] = {
-    "adam_atan2": lambda parameters, train: AdamAtan2(
-        parameters, train.lr, (train.beta1, train.beta2), train.weight_decay
-    ),
-    "adamw": lambda parameters, train: torch.optim.AdamW(
-        parameters, train.lr, (train.beta1, train.beta2), weight_decay=train.weight_decay
-    ),
-}
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
@@ -99,7 +91,7 @@ class Trainer:
         # The model as it runs: compiled perhaps; and, for training on several processes, data-parallel around that.
         self.running = compile_model(self.model) if compile_model else self.model
         self.wrapped = data_parallel(self.running, accelerator)
-        self.optimiser = OPTIMISERS[config.train.optimiser](list(self.model.parameters()), config.train)
+        self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.work = share_out(self.parts, accelerator, config.train.micro_batches)
         self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read

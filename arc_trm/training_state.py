@@ -30,9 +30,8 @@ def state_of(trainer: "Trainer") -> tuple[Tensors, dict[str, Any]]:
     names = [name for name, _ in trainer.model.named_parameters()]
     if trainer.ema is not None:
         tensors |= {EMA + name: average for name, average in zip(names, trainer.ema.averages, strict=True)}
-    state = trainer.optimiser.state_dict()["state"]
-    for index, name in enumerate(names):
-        for key, value in state.get(index, {}).items():
+    for name, parameter in trainer.model.named_parameters():
+        for key, value in trainer.optimiser.state.get(parameter, {}).items():
             tensors[f"{OPTIMISER}{key}/{name}"] = torch.as_tensor(value)
     tensors[TABLE] = trainer.embedding.table
     tensors |= {CARRY + name: value for name, value in _carries(trainer)}
@@ -99,7 +98,9 @@ def _load_averages(trainer: "Trainer", averages: Tensors) -> None:
 
 
 def _load_moments(trainer: "Trainer", moments: Tensors) -> None:
-    index = {name: number for number, (name, _) in enumerate(trainer.model.named_parameters())}
+    # The optimiser numbers its parameters group by group.
+    number = {p: i for i, p in enumerate(p for group in trainer.optimiser.param_groups for p in group["params"])}
+    index = {name: number[parameter] for name, parameter in trainer.model.named_parameters()}
     state: dict[int, Tensors] = {}
     for key, value in moments.items():
         kind, name = key.split("/", 1)
@@ -131,14 +132,7 @@ def _carries(trainer: "Trainer") -> Iterator[tuple[str, Tensor]]:
 def carry_tensors(carry: Carry) -> Tensors:
     """The tensors of a carry, by name."""
     named = {f"state{index}": part for index, part in enumerate(carry.state)}
-    current = carry.current
-    return named | {
-        "steps": carry.steps,
-        "halted": carry.halted,
-        "inputs": current.inputs,
-        "labels": current.labels,
-        "puzzle_ids": current.puzzle_ids,
-    }
+    return named | {"steps": carry.steps, "halted": carry.halted} | carry.current.columns()
 
 
 def carry_from(named: Mapping[str, Tensor], slots: slice, device: torch.device, dtype: torch.dtype) -> Carry:
@@ -147,4 +141,5 @@ def carry_from(named: Mapping[str, Tensor], slots: slice, device: torch.device, 
     local = {name: tensor[slots].to(device, copy=True) for name, tensor in named.items()}
     features = sum(name.startswith("state") for name in local)
     state = tuple(local[f"state{index}"].to(dtype) for index in range(features))
-    return Carry(state, local["steps"], local["halted"], Batch(local["inputs"], local["labels"], local["puzzle_ids"]))
+    current = Batch(local["inputs"], local["labels"], local["puzzle_ids"], local.get("views"))
+    return Carry(state, local["steps"], local["halted"], current)

@@ -40,7 +40,8 @@ def arc_evaluation(store: ArcStore, log: LogConfig) -> Callable[[Trainer], dict[
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
         windows = trainer.config.train.canvas != "full"
-        voter = Voter(store, asked, log.evaluation_batch, trainer.accelerator, windows)
+        task_rows = trainer.config.model.embedding_rows == "task"
+        voter = Voter(store, asked, log.evaluation_batch, trainer.accelerator, windows, task_rows=task_rows)
         tally = Tally(outputs)
         quiet = not trainer.accelerator.is_main_process
         with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:

@@ -32,9 +32,9 @@ def final_log_probabilities(predictor: Predictor, batch: Batch) -> Tensor:
     size, tokens = batch.inputs.shape
     state = predictor.model.initial_state(size, tokens, predictor.dtype)
     puzzle = predictor.embedding.table[batch.puzzle_ids]
-    output = predictor.forward(state, batch.inputs, puzzle)
+    output = predictor.forward(state, batch.inputs, puzzle, batch.views)
     for _ in range(predictor.halting.max_supervision_steps - 1):
-        output = predictor.forward(output.state, batch.inputs, puzzle)
+        output = predictor.forward(output.state, batch.inputs, puzzle, batch.views)
     return TOKEN_SCORES[predictor.halting.token_loss](output.logits).log_softmax(-1)
 
 
@@ -88,7 +88,8 @@ class Judge:
         stop: Callable[[], bool],
     ) -> bool:
         groups = np.unique(self.store.pair_groups[rows.pairs]).astype(np.int64)
-        batches = ArcBatches(self.store, self.accelerator.device, side, groups)
+        task_rows = predictor.model.config.embedding_rows == "task"
+        batches = ArcBatches(self.store, self.accelerator.device, side, groups, task_rows)
         ranks = self.accelerator.num_processes
         at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
         share = -(-min(at_once, 1 << max(0, len(rows) - 1).bit_length()) // ranks)

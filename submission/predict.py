@@ -6,7 +6,7 @@ EOS may go on beyond it and is repeated on the full canvas.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from accelerate import Accelerator
@@ -44,6 +44,7 @@ class Voter:
     accelerator: Accelerator
     windows: bool = False  # answer each task in the window that its visible grids need
     repeats: bool = True  # repeat what a window does not close on the full canvas
+    task_rows: bool = False  # embedding rows belong to tasks, not to puzzles
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
 
     def vote(
@@ -69,7 +70,9 @@ class Voter:
                 if stop():
                     return self._give_up(waiting, 0, tally)
         repeated = 0
-        for predicted in self._answers(predictor, joined([part.rows for part in waiting]), CANVAS_SIDE):
+        for predicted in self._answers(
+            predictor, Rows.joined([rows[:0], *(part.rows for part in waiting)]), CANVAS_SIDE
+        ):
             self._count(predicted, tally)
             progress(len(predicted.rows))
             repeated += len(predicted.rows)
@@ -105,19 +108,18 @@ class Voter:
             sides = np.array([group.side for group in self.store.groups])
             asking = np.unique(self.store.pair_groups[self.asked >= 0]).astype(np.int64)
             groups = asking if side == CANVAS_SIDE else asking[sides[asking] == side]
-            self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups)
+            self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups, self.task_rows)
         return self._batches[side]
 
     def _count(self, predicted: Predicted, tally: Tally) -> None:
         """Add the votes of a batch."""
-        puzzles = predicted.rows.puzzles
         predictions = Predictions(
             predicted.tokens,
             predicted.halting,
             self.asked[predicted.rows.pairs],
-            self.store.puzzle_dihedrals[puzzles],
-            self.store.puzzle_permutations[puzzles],
-            puzzles=puzzles,
+            predicted.rows.dihedrals,
+            predicted.rows.permutations,
+            puzzles=predicted.rows.puzzles,
         )
         tally.add(count_candidates(predictions))
 
@@ -128,8 +130,3 @@ def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:
         return np.ones(len(predicted.rows), bool)
     heights, widths = largest_rectangles(predicted.tokens, side)
     return closed(predicted.tokens, heights, widths, side)
-
-
-def joined(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, one after the other."""
-    return Rows(*(np.concatenate([np.empty(0, np.int64), *(getattr(p, f.name) for p in parts)]) for f in fields(Rows)))

@@ -111,7 +111,8 @@ class Session:
         batch = settings.predict_batch or each * accelerator.num_processes
         self.desk.views = Views.of(self.store)
         asked = asked_outputs(self.store, self.desk.tally.outputs)
-        self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats=settings.canvas != "strict")
+        repeats, task_rows = settings.canvas != "strict", self.export.model.embedding_rows == "task"
+        self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats, task_rows)
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
         groups = self.store.puzzle_groups[self.rows.puzzles]
         self.order = self.rows.puzzles - self.store.group_puzzles[groups]

@@ -55,7 +55,7 @@ def stores_and_rows(draw: st.DrawFn) -> tuple[ArcStore, Rows, int]:
         for placement in places(side - augmented_shapes(store, puzzle, pair).max(axis=0), rng)
     ]
     order = rng.permutation(len(rows))
-    return store, Rows(*np.array(rows, np.int64)[order].T), side
+    return store, Rows.of_puzzles(store, *np.array(rows, np.int64)[order].T), side
 
 
 def places(room: np.ndarray, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -142,18 +142,13 @@ def test_a_hidden_output_beyond_the_window_has_no_labels() -> None:
 )
 def test_rows_that_make_no_sense_are_refused(change: dict[str, np.ndarray], message: str) -> None:
     zero = np.zeros(1, np.int64)
-    rows = Rows(zero, zero, zero, np.array([24]))  # the first pair's output is 2 x 7, its input 3 x 5
+    rows = Rows.of_puzzles(STORE, zero, zero, zero, np.array([24]))  # the first pair's output is 2 x 7, its input 3 x 5
     batches = ArcBatches(STORE, "cpu", groups=np.array([0, 4]))
     with pytest.raises(ValueError, match="outside the window"):
         batches.make(rows)
     batches.make(replace(rows, columns=np.array([23])))
     with pytest.raises(ValueError, match=message):
         batches.make(replace(rows, **{"columns": np.array([23]), **change}))
-
-
-def test_to_moves_every_part() -> None:
-    batch = ArcSource(STORE, seed=0, batch_size=5, device="cpu").offer(0, slice(None)).to("meta")
-    assert {batch.inputs.device.type, batch.labels.device.type, batch.puzzle_ids.device.type} == {"meta"}
 
 
 def test_a_source_says_what_the_model_must_know() -> None:

@@ -110,7 +110,7 @@ def test_windows_judge_on_the_canvas_of_the_task(store: ArcStore, predictor: Pre
     pair = np.flatnonzero(outputs_of_store(store)[1] == 0)
     none = np.zeros(1, np.int64)
     batch = ArcBatches(store, "cpu", 11, np.array([0])).make(
-        Rows(store.group_puzzles[:1].astype(np.int64), pair, none, none)
+        Rows.of_puzzles(store, store.group_puzzles[:1].astype(np.int64), pair, none, none)
     )
     _, labels = encode_example(store.input(int(pair[0])), candidate, store.augmentation(0), side=11)
     expected = labelled_sums(final_log_probabilities(predictor, batch), torch.from_numpy(labels)[None, None].long())

@@ -1,0 +1,180 @@
+"""Compare ways of training at equal cost, on tasks whose test outputs are held out.
+
+    python -m tests.experiments.arms --minutes 15 --out runs/arms shared muon
+    python -m tests.experiments.arms --list
+
+Every arm is the preset `arc1-tiny` with some settings changed. It trains on the demonstrations of the ARC-AGI-1
+*training* tasks that fit the smallest canvas, and is measured on their test pairs: token loss and exact accuracy under
+eight views, and outputs solved by votes of all views of the dataset. The evaluation tasks are never looked at.
+
+Cost is processor time of the training steps on one thread, which other work on the machine hardly changes; compiling,
+set-up and evaluation do not count. Each arm gets `--minutes` of it. Results are appended to OUT/results.jsonl, a line
+an arm, and printed as a table.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+
+from arc_trm.batches import ArcBatches
+from arc_trm.compiling import compile_or_explain
+from arc_trm.config import RunConfig
+from arc_trm.datasets import arc_data
+from arc_trm.losses import IGNORE_LABEL
+from arc_trm.presets import PRESETS, Overrides, merged, override
+from arc_trm.sampler import evaluation_rows, fixed_batches
+from arc_trm.trainer import Trainer
+from data_prep import build
+from data_prep.store import ArcStore, load
+from submission.evaluation import solutions_of, tally_scores
+from submission.predict import Voter, outputs_of_store
+from submission.vote import Tally
+
+BASE: Overrides = {
+    "train": {"precision": "bf16", "compile": True, "batch_size": 64, "share_multiple": 1},
+    "log": {"track": "none"},
+}
+SCREENING: Overrides = {"model": {"hidden": 64, "heads": 2, "puzzle_width": 64}}
+SHARED: Overrides = {"model": {"embedding_rows": "task", "prefix": 12}}
+
+
+def shared(**train: Any) -> Overrides:
+    """One row a task, with some training settings changed."""
+    return merged(SHARED, {"train": train})
+
+
+ARMS: dict[str, Overrides] = {
+    "paper-rows": {},
+    "paper-rows-1e-3": {"train": {"lr": 1e-3}},
+    "shared": shared(),
+    "shared-1e-3": shared(lr=1e-3),
+    "shared-rows-3e-3": shared(puzzle_lr=3e-3),
+    "shared-rows-3e-2": shared(puzzle_lr=3e-2),
+    "muon-1e-3": shared(optimiser="muon", lr=1e-3),
+    "muon-2e-3": shared(optimiser="muon", lr=2e-3),
+    "muon-4e-3": shared(optimiser="muon", lr=4e-3),
+    "muon-late-colours": shared(optimiser="muon", lr=2e-3, colours_from=1000),
+    "muon-no-colours": shared(optimiser="muon", lr=2e-3, colours_from=10**9),
+    "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
+    "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
+}
+VIEWS = 8  # of every held-out pair
+
+
+def proxy(folder: Path, views: int) -> ArcStore:
+    """The dataset that arms are compared on, built once."""
+    if not (folder / "manifest.json").exists():
+        arguments = ["arc", "--scored", "arc1-training", "--canvas", "11", "--augmentations", str(views - 1)]
+        build.main([*arguments, "--out", str(folder)])
+    return load(folder)
+
+
+@torch.no_grad()
+def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> tuple[float, float]:
+    """Mean token loss (soft-max) and exact accuracy of the averaged weights on the test pairs under VIEWS views."""
+    rows = evaluation_rows(store, augmentations=VIEWS)
+    batches = ArcBatches(store, "cpu", 11, None, trainer.config.model.embedding_rows == "task")
+    loss, exact, count = 0.0, 0, 0
+    with trainer.averaged():
+        for chunk, valid in fixed_batches(rows, batch_size):
+            batch = batches.make(chunk)
+            state = tuple(part.contiguous() for part in trainer.model.initial_state(batch_size, 121, trainer.dtype))
+            puzzle = trainer.embedding.table[batch.puzzle_ids]
+            for _ in range(trainer.config.halting.max_supervision_steps):
+                output = trainer.running(state, batch.inputs, puzzle, batch.views)
+                state = output.state
+            asked = batch.labels != IGNORE_LABEL
+            tokens = F.cross_entropy(
+                output.logits.float().flatten(0, 1), batch.labels.flatten().long(), reduction="none"
+            ).view(asked.shape)
+            loss += float((tokens.sum(1) / asked.sum(1).clamp(min=1))[:valid].sum())
+            right = (asked & (output.logits.argmax(-1) == batch.labels)).sum(1) == asked.sum(1)
+            exact += int((right & asked.any(1))[:valid].sum())
+            count += valid
+    return loss / count, exact / count
+
+
+def votes(trainer: Trainer, store: ArcStore, views: int) -> dict[str, float]:
+    """Scores of the averaged weights' votes over the first `views` puzzles of every task."""
+    outputs, asked = outputs_of_store(store)
+    tally = Tally(outputs)
+    task_rows = trainer.config.model.embedding_rows == "task"
+    voter = Voter(store, asked, 8, trainer.accelerator, windows=True, repeats=False, task_rows=task_rows)
+    with trainer.averaged():
+        voter.vote(trainer.predictor(), evaluation_rows(store, augmentations=views), tally, lambda done: None)
+    return tally_scores(tally, solutions_of(store))
+
+
+def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views: int) -> dict[str, Any]:
+    """Train one arm for `minutes` of processor time and measure it."""
+    accelerator = Accelerator(cpu=True)
+    data = arc_data(store, config, accelerator.device)
+    compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
+    trainer = Trainer(config, data.parts, accelerator, 10**6, compile_model=compiling)
+    step_seconds, curve = [], []
+    budget, used, mark = 60 * minutes, 0.0, 0
+    while used < budget:
+        began = time.process_time()
+        trainer.train_step()
+        seconds = time.process_time() - began
+        if trainer.step <= 3:
+            continue
+        step_seconds.append(seconds)
+        used += seconds
+        if trainer.step in (10, 30, 100) or trainer.step % 200 == 0:
+            trainer.planned_steps = trainer.step + int((budget - used) / np.median(step_seconds[-200:]))
+        if used >= (mark + 1) * budget / 6:
+            mark += 1
+            metrics = trainer.read_metrics()
+            loss, exact = held_out(trainer, store)
+            point = {"minutes": used / 60, "step": trainer.step, "held_out_loss": loss, "held_out_exact": exact}
+            point |= {key: metrics.get(key) for key in ("token_loss", "exact_accuracy", "supervision_steps", "lr")}
+            curve.append(point)
+            print(
+                name, {key: round(value, 4) if value is not None else None for key, value in point.items()}, flush=True
+            )
+    scores = votes(trainer, store, views)
+    return {
+        "arm": name, "seed": config.seed, "minutes": minutes, "steps": trainer.step,
+        "step_seconds": float(np.median(step_seconds)), "views": views, "hidden": config.model.hidden, "curve": curve,
+        "solved": round(190 * scores["evaluation/outputs"]), "pass@100": round(190 * scores["evaluation/pass@100"]),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("arms", nargs="*", help="names, see --list; NAME:SEED for another seed")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--views", type=int, default=16, help="puzzles of a task in the dataset and in the votes")
+    parser.add_argument("--screening", action="store_true", help="hidden 64 in place of 128")
+    parser.add_argument("--out", type=Path, default=Path("runs/arms"))
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("\n".join(f"{name}: {changes}" for name, changes in ARMS.items()))
+        return
+    torch.set_num_threads(1)
+    store = proxy(arguments.out / "proxy", arguments.views)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    for word in arguments.arms:
+        name, _, seed = word.partition(":")
+        changes = merged(merged(BASE, SCREENING if arguments.screening else {}), ARMS[name])
+        config = replace(override(PRESETS["arc1-tiny"], changes), seed=int(seed or 0))
+        result = run_arm(word, config, store, arguments.minutes, arguments.views) | {"commit": commit}
+        with (arguments.out / "results.jsonl").open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        print({key: value for key, value in result.items() if key != "curve"}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
