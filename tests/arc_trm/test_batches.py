@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from arc_trm.batches import ArcBatches, ArcSource, Batch, Source, sources_by_side
 from arc_trm.sampler import Rows, evaluation_rows
+from data_prep.augment import Augmentation
 from data_prep.canvas import CANVAS_SIDES, COLOUR_OFFSET, EOS, IGNORE_LABEL, VOCAB_SIZE, Placement, encode_example
 from data_prep.store import ArcStore, TaskEntry, build_store, load, save
 from tests.arc_trm.arc_stores import augmented_shapes, every_dihedral, mixed_store, random_task
@@ -76,6 +77,22 @@ def test_offered_examples_equal_the_reference() -> None:
     for step in (0, 1, 10**6):
         rows = source.sampler.rows(step, slice(7, 53))
         assert_equal(source.offer(step, slice(7, 53)), reference(STORE, rows, 30))
+
+
+def test_rows_owned_by_tasks_come_with_the_view_they_are_shown_in() -> None:
+    source = ArcSource(STORE, seed=3, batch_size=61, device="cpu", task_rows=True)
+    assert source.num_puzzles == len(STORE.groups)
+    rows, batch = source.sampler.rows(7, slice(7, 53)), source.offer(7, slice(7, 53))
+    assert batch.views is not None
+    np.testing.assert_array_equal(batch.puzzle_ids, STORE.pair_groups[rows.pairs])
+    np.testing.assert_array_equal(batch.views[:, 0], rows.dihedrals)
+    np.testing.assert_array_equal(batch.views[:, 1:], rows.permutations + COLOUR_OFFSET)
+    for i, pair in enumerate(rows.pairs.tolist()):
+        augmentation = Augmentation(int(rows.dihedrals[i]), tuple(rows.permutations[i].tolist()))
+        placement = Placement(int(rows.rows[i]), int(rows.columns[i]))
+        inputs, labels = encode_example(STORE.input(pair), STORE.output(pair), augmentation, placement)
+        np.testing.assert_array_equal(batch.inputs[i], inputs)
+        np.testing.assert_array_equal(batch.labels[i], labels)
 
 
 def test_evaluation_has_labels_only_where_the_output_is_known() -> None:

@@ -198,6 +198,27 @@ def test_question_is_embedded_behind_the_puzzle_and_zeros():
     assert torch.allclose(x[:, 3:], model.token_embedding[inputs], atol=CLOSE)
 
 
+def test_the_last_positions_of_the_prefix_name_the_view():
+    model = build(embedding_rows="task", prefix=14)
+    _, inputs, puzzle = example(model)
+    views = torch.stack([torch.tensor([b, *torch.randperm(9)[:9] % V, 3]) for b in range(B)]).int()
+    x = model.embed(inputs, puzzle, torch.float32, views) / D**0.5
+    assert torch.allclose(x[:, :3].reshape(B, -1)[:, :PUZZLE], puzzle, atol=CLOSE)
+    for b in range(B):
+        assert torch.allclose(x[b, 3], model.dihedral_embedding[b], atol=CLOSE)
+        for colour in range(10):
+            expected = model.token_embedding[views[b, 1 + colour]] + model.colour_embedding[colour]
+            assert torch.allclose(x[b, 4 + colour], expected, atol=CLOSE)
+    assert torch.allclose(x[:, 14:], model.token_embedding[inputs], atol=CLOSE)
+    with pytest.raises(ValueError, match="must be told the views"):
+        model.embed(inputs, puzzle, torch.float32)
+
+
+def test_the_puzzle_embedding_leaves_room_for_the_view():
+    with pytest.raises(ValueError, match=f"puzzle_width {3 * D} does not fit 2 positions of {D} numbers"):
+        build(embedding_rows="task", prefix=13, puzzle_width=3 * D)
+
+
 def test_a_model_without_puzzle_embedding_has_no_front():
     model = build(prefix=0, puzzle_width=0)
     state, inputs, _ = example(model)

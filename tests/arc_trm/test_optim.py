@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.optim import AdamAtan2, learning_rate
+from arc_trm.config import ModelConfig
+from arc_trm.model import RecursiveModel
+from arc_trm.optim import AdamAtan2, Muon, learning_rate, orthogonalised
 
 
 def scalar_adam_atan2(value, gradients, rate, beta1, beta2, decay):
@@ -98,3 +100,50 @@ def test_rate_warms_up_then_stays_or_falls_along_a_cosine():
 @given(st.integers(1, 500), st.integers(0, 600))
 def test_rate_never_leaves_its_bounds(step, warmup):
     assert 0 <= learning_rate(step, 1.0, warmup, 500, 0.1) <= 1.0
+
+
+# Muon ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 7), (2, 5, 13), (1, 17, 3)])
+def test_orthogonalised_keeps_singular_vectors_and_brings_values_near_one(shape):
+    torch.manual_seed(0)
+    u, _, vt = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    values = torch.logspace(0, -1.5, u.shape[-1], dtype=torch.float64)
+    found = orthogonalised((u * values @ vt).float() * 1e3).double()
+    inside = u.mT @ found @ vt.mT
+    diagonal = inside.diagonal(dim1=1, dim2=2)
+    assert torch.allclose(inside, torch.diag_embed(diagonal), atol=1e-3)
+    assert diagonal.min() > 0.6
+    assert diagonal.max() < 1.3
+
+
+def small_model(**changes):
+    torch.manual_seed(1)
+    model = {"hidden": 12, "heads": 2, "seq_len": 25, "prefix": 2, "puzzle_width": 7, "layers": 1} | changes
+    return RecursiveModel(ModelConfig(**model))
+
+
+def test_muon_moves_stacked_matrices_apart_and_the_rest_as_adam_atan2():
+    model, twin = small_model(), small_model()
+    muon, adam = Muon(model, 0.1, (0.9, 0.95), 0.3), AdamAtan2(twin.parameters(), 0.1, (0.9, 0.95), 0.3)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradients = {name: torch.randn_like(p) for name, p in before.items()}
+    for optimiser, moved in ((muon, model), (adam, twin)):
+        for name, p in moved.named_parameters():
+            p.grad = gradients[name].clone()
+        optimiser.step()
+    others = dict(twin.named_parameters())
+    stacks = {"qkv": 3, "gate_up": 2, "out": 1, "down": 1}
+    seen = set()
+    for name, p in model.named_parameters():
+        if not name.startswith("net."):
+            assert torch.equal(p, others[name])
+            continue
+        kind = name.split(".")[-2]
+        seen.add(kind)
+        # The first momentum, looked ahead, points along the gradient; only its direction counts.
+        parts = [orthogonalised(part[None])[0] for part in gradients[name].chunk(stacks[kind])]
+        directions = torch.cat([0.2 * max(part.shape) ** 0.5 * part for part in parts])
+        assert torch.allclose(p, before[name] * (1 - 0.1 * 0.3) - 0.1 * directions, atol=1e-5)
+    assert seen == set(stacks)

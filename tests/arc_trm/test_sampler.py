@@ -1,15 +1,16 @@
 """The stream of examples: published rule, pure function of (seed, step, slots), and rows for evaluation."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.sampler import Rows, Sampler, evaluation_rows, fixed_batches
+from arc_trm.sampler import TRANSPOSES, Rows, Sampler, evaluation_rows, fixed_batches
 from data_prep.store import ArcStore, TaskEntry, build_store, load, save
 from tests.arc_trm.arc_stores import augmented_shapes, mixed_store, random_task
 
@@ -136,6 +137,43 @@ def test_without_translation_everything_stays_at_the_origin() -> None:
 def test_seeds_give_different_streams() -> None:
     first, second = (columns(Sampler(STORE, seed=s, batch_size=64).rows(0, slice(None))) for s in (0, 1))
     assert not np.array_equal(first, second)
+
+
+def fresh(colours_from: int = 0, **settings: Any) -> Sampler:
+    return Sampler(STORE, seed=5, fresh_views=True, colours_from=colours_from, **settings)
+
+
+def test_fresh_views_are_a_pure_function_of_seed_step_and_slot() -> None:
+    whole = fresh(batch_size=23).rows(41, slice(None))
+    parts = [fresh(batch_size=23).rows(41, slots) for slots in (slice(0, 5), slice(5, 6), slice(6, 23))]
+    for field in fields(Rows):
+        joined = np.concatenate([getattr(part, field.name) for part in parts])
+        np.testing.assert_array_equal(joined, getattr(whole, field.name))
+
+
+def test_every_example_gets_a_view_of_its_own_and_stays_inside() -> None:
+    rows = fresh(batch_size=8000).rows(0, slice(None))
+    np.testing.assert_allclose(np.bincount(rows.dihedrals, minlength=8) / 8000, 1 / 8, atol=0.02)
+    assert (np.sort(rows.permutations, axis=1) == np.arange(10)).all()
+    assert (rows.permutations[:, 0] == 0).all()
+    assert len(np.unique(rows.permutations, axis=0)) > 7000
+    for colour in range(1, 10):
+        np.testing.assert_allclose(np.bincount(rows.permutations[:, colour])[1:] / 8000, 1 / 9, atol=0.02)
+    shapes = STORE.pair_shapes[rows.pairs].astype(np.int64).reshape(-1, 2, 2).max(axis=1)
+    shapes = np.where(TRANSPOSES[rows.dihedrals, None], shapes[:, ::-1], shapes)
+    assert (np.stack([rows.rows, rows.columns], axis=1) + shapes <= 30).all()
+    # The puzzle of an example that has a view of its own is the task itself.
+    np.testing.assert_array_equal(rows.puzzles, STORE.group_puzzles[STORE.pair_groups[rows.pairs]])
+
+
+def test_colours_come_in_at_their_step() -> None:
+    sampler = fresh(batch_size=23, colours_from=4)
+    assert (sampler.rows(3, slice(None)).permutations == np.arange(10)).all()
+    assert not (sampler.rows(4, slice(None)).permutations == np.arange(10)).all()
+    # What else is drawn is the same with and without colours.
+    np.testing.assert_array_equal(
+        sampler.rows(3, slice(None)).dihedrals, fresh(batch_size=23).rows(3, slice(None)).dihedrals
+    )
 
 
 def test_a_long_run_keeps_no_more_than_two_plans() -> None:

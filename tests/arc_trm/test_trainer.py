@@ -165,6 +165,8 @@ MEMBERS: dict[str, RunConfig] = {
     "q-learning": with_settings(TINY, halting={"rule": "q_learning", "continue_loss": True}),
     "two networks": with_settings(TINY, model={"answer_layers": 1}),
     "many latents": with_settings(TINY, model={"recursion": "multi_scale_latent"}),
+    "rows owned by tasks": with_settings(TINY, model={"embedding_rows": "task", "prefix": 14}),
+    "muon": with_settings(TINY, train={"optimiser": "muon"}),
     "bf16": with_settings(TINY, train={"precision": "bf16"}),
     "fp16": with_settings(TINY, train={"precision": "fp16"}),
 }

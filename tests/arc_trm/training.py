@@ -43,6 +43,7 @@ class ToySource:
     side: int = 5
     vocab_size: int = VOCAB
     num_puzzles: int = PUZZLES
+    views: bool = False  # told to the model, as a source does whose embedding rows belong to tasks
 
     @property
     def seq_len(self) -> int:
@@ -51,7 +52,9 @@ class ToySource:
     def offer(self, step: int, slots: slice) -> Batch:
         rows = [self._row(step, slot) for slot in range(slots.start, slots.stop)]
         inputs, labels, ids = (torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True))
-        return Batch(inputs, labels, ids)
+        rng = np.random.default_rng((self.seed, step))
+        views = rng.integers(0, self.vocab_size, (10**3, 11), dtype=np.int32)[slots]
+        return Batch(inputs, labels, ids, torch.from_numpy(views) if self.views else None)
 
     def _row(self, step: int, slot: int) -> tuple[np.ndarray, np.ndarray, np.int64]:
         rng = np.random.default_rng((self.seed, self.side, step, slot))
@@ -86,7 +89,8 @@ def tiny_trainer(
     """A trainer of toy examples; several `sides` share the slots, a quarter for each but the last."""
     slots = [config.train.batch_size // 4] * (len(sides) - 1)
     slots.append(config.train.batch_size - sum(slots))
-    parts = [Part(ToySource(config.seed, side), share) for side, share in zip(sides, slots, strict=True)]
+    views = config.model.embedding_rows == "task"
+    parts = [Part(ToySource(config.seed, side, views=views), share) for side, share in zip(sides, slots, strict=True)]
     model = lively_model(config)
     return Trainer(
         config, parts, accelerator or Accelerator(cpu=True), config.train.steps, model.double() if double else model

@@ -15,7 +15,6 @@ an arm, and printed as a table.
 import argparse
 import json
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
