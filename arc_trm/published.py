@@ -321,8 +321,10 @@ def export_checkpoint(arguments: argparse.Namespace) -> int:
     for out in filter(None, (arguments.out, arguments.identifiers)):
         refuse_input(out, [arguments.folder])
     export = read_export(arguments.folder)
-    if export.model.positions != "sequence":
-        raise InputError(f"{arguments.folder}: positions by {export.model.positions}, which the published code lacks")
+    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle")):
+        found = getattr(export.model, setting)
+        if found != value:
+            raise InputError(f"{arguments.folder}: model.{setting} {found}, the published code knows {value} alone")
     tensors = to_published(export.model, export.weights)
     # Without a table the mean embedding stands for every puzzle.
     tensors[PUZZLE_TABLE] = export.puzzle_mean[None] if export.puzzle_table is None else export.puzzle_table

@@ -212,3 +212,14 @@ def test_an_export_of_our_own_becomes_a_published_checkpoint(tmp_path):
     assert all(torch.equal(again[key], value) for key, value in weights.items())
     with pytest.raises(InputError, match="holds no puzzle names"):
         main(["export", str(tmp_path / "ours"), *out, "--identifiers", str(tmp_path / "names.json")])
+
+
+@pytest.mark.parametrize(("setting", "value"), [("embedding_rows", "task"), ("positions", "grid")])
+def test_what_the_published_code_lacks_is_not_exported_to_it(tmp_path, setting, value):
+    model = replace(PRESETS["arc1"].model, hidden=24, heads=2, puzzle_width=7, seq_len=9, layers=1, **{setting: value})
+    write_export(
+        tmp_path / "ours", Export(model, HaltingConfig(), dict(RecursiveModel(model).state_dict()), torch.ones(7))
+    )
+    with pytest.raises(InputError, match=f"model.{setting} {value}, the published code knows"):
+        main(["export", str(tmp_path / "ours"), "--out", str(tmp_path / "step_1")])
+    assert not (tmp_path / "step_1").exists()
