@@ -13,13 +13,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
+from arc_trm.vote import Candidate, Tally, outputs_of
 from data_prep.canvas import Shape, implied_shapes
 from data_prep.files import InputError, read_json_once, write_atomic
 from data_prep.grid import COLOURS, MAX_SIDE, Grid, describe, parse_grid
 from data_prep.tasks import Pair, Task
-from submission.priors import Question
-from submission.ranking import Candidate
-from submission.vote import Tally, outputs_of
 
 
 class Attempts(NamedTuple):
@@ -88,13 +86,10 @@ def choose_attempts(candidates: Sequence[Candidate], fallbacks: Iterable[Grid]) 
     raise ValueError(f"{len(chosen)} distinct grids among candidates and fallbacks, expected at least 2")
 
 
-def draft_submission(
-    tasks: Sequence[Task], tally: Tally, ranking: str = "count", second_ranking: str | None = None
-) -> Draft:
+def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
     """Attempts at every output of every task, in order, with fallbacks where the tally has too few candidates.
 
-    `ranking` chooses attempt 1 and, unless a `second_ranking` does, attempt 2. The tally must be one over
-    `outputs_of(tasks)`, else ValueError.
+    The tally must be one over `outputs_of(tasks)`, else ValueError.
     """
     if tally.outputs != outputs_of(tasks):
         raise ValueError(f"a tally of {len(tally.outputs)} outputs, expected {len(outputs_of(tasks))} of these tasks")
@@ -104,11 +99,7 @@ def draft_submission(
     submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
     predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
     for i, (task_id, test) in enumerate(tally.outputs):
-        question = Question(by_id[task_id], test)
-        ranked = tally.candidates(i, ranking, 2, question)
-        if second_ranking is not None:
-            ranked = (*ranked[:1], *tally.candidates(i, second_ranking, 2, question))
-        attempts, fallbacks = choose_attempts(ranked, fallback_grids(by_id[task_id], test))
+        attempts, fallbacks = choose_attempts(tally.candidates(i, limit=2), fallback_grids(by_id[task_id], test))
         submission[task_id].append(attempts)
         predicted[task_id].append(2 - fallbacks)
     return Draft(

@@ -20,6 +20,7 @@ from arc_trm.config import RunConfig
 from arc_trm.datasets import arc_data
 from arc_trm.presets import PRESETS, override
 from arc_trm.trainer import Trainer
+from arc_trm.vote import score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import Corpus, merge, pinned_corpus
 from data_prep.files import read_json, run_program, write_atomic
@@ -46,7 +47,7 @@ CONFIG: RunConfig = override(
 # The demo's tasks are small, and so are their answers: an unfinished model's are not repeated on the full canvas.
 SOLVE_OPTIONS = (
     "--canvas=strict", "--augmentations=8", "--batch-size=64", "--lr=4e-4", "--embedding-share=0.1", "--compile",
-    "--ranking=all",
+    "--likelihood",
 )  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def scored(submission: Path, solutions: Path, log: Path) -> str:
         task_id: [tuple(pair)[:n] for pair, n in zip(outputs, counts[task_id], strict=True)]
         for task_id, outputs in attempts.items()
     }
-    by_model = score.score_ranked(predicted, known, k=2).outputs_solved
+    by_model = score_ranked(predicted, known, k=2).outputs_solved
     return f"solved {scores.outputs_solved} of {scores.outputs_total} test outputs, {by_model} of them by the model"
 
 

@@ -11,26 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from arc_trm.vote import AskedOutput, Predictions, Tally, outputs_of
 from data_prep.files import InputError
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, write_submission
 from submission.meta import SubmissionMeta, meta_path, write_meta
-from submission.ranking import find_ranking
-from submission.views import Views, write_views
-from submission.vote import Counted, Output, Tally, outputs_of
 
 
 class SharedTally(Tally):
     """A tally that one thread may read while another adds to it."""
 
-    def __init__(self, outputs: Iterable[Output]) -> None:
+    def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         super().__init__(outputs)
         self.lock = threading.RLock()
 
-    def add(self, counted: Counted) -> None:
-        """Add one pass; see Tally."""
+    def add(self, predictions: Predictions) -> None:
+        """Let predictions vote; see Tally."""
         with self.lock:
-            super().add(counted)
+            super().add(predictions)
 
 
 @dataclass
@@ -40,25 +38,15 @@ class Desk:
     tasks: Sequence[Task]
     out: Path
     candidates: Path | None = None
-    ranking: str = "count"
-    second_ranking: str | None = None
     writes: bool = True
     meta: SubmissionMeta | None = None
-    views: Views | None = None  # what the puzzle numbers among the candidates mean
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
     def __post_init__(self) -> None:
-        """Start without votes; raises InputError for an unknown ranking."""
-        for ranking in self.rankings:
-            find_ranking(ranking)
+        """Start without votes."""
         self.tally = SharedTally(outputs_of(self.tasks))
-
-    @property
-    def rankings(self) -> tuple[str, ...]:
-        """The names of the rankings in use."""
-        return (self.ranking,) if self.second_ranking is None else (self.ranking, self.second_ranking)
 
     def open(self) -> None:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
@@ -79,7 +67,7 @@ class Desk:
 
     def _first_draft(self, task: Task) -> Draft:
         with self.tolerated(f"task {task.task_id}: fallbacks"):
-            return draft_submission([task], Tally(outputs_of([task])), self.ranking)
+            return draft_submission([task], Tally(outputs_of([task])))
         plain = tuple(Attempts(pair.input, np.zeros_like(pair.input)) for pair in task.tests)
         return Draft({task.task_id: plain}, {task.task_id: (0,) * len(plain)})
 
@@ -88,15 +76,13 @@ class Desk:
         if not self.writes:
             return
         with self.tally.lock, self.tolerated("writing; the last good file stays"):
-            draft = draft_submission(self.tasks, self.tally, self.ranking, self.second_ranking)
+            draft = draft_submission(self.tasks, self.tally)
             write_submission(self.out, draft.submission)
             self.written = draft
             if self.meta is not None:
                 write_meta(self.out, self.meta)
             if self.candidates is not None:
                 self.tally.save(self.candidates)
-                if self.views is not None:
-                    write_views(self.candidates, self.views)
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
@@ -117,8 +103,8 @@ class Desk:
     @property
     def agreement(self) -> float:
         """Mean share of the votes that the candidate with most of them has, over outputs with votes."""
-        ballots = [self.tally.ballot(output).votes for output in range(len(self.tally.outputs))]
-        shares = [votes.max() / votes.sum() for votes in ballots if len(votes)]
+        counts = [[c.votes for c in self.tally.candidates(output)] for output in range(len(self.tally.outputs))]
+        shares = [max(votes) / sum(votes) for votes in counts if votes]
         return float(np.mean(shares)) if shares else 0.0
 
     @property

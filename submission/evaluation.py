@@ -5,12 +5,11 @@ from collections.abc import Callable
 from arc_trm.config import LogConfig
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
+from arc_trm.vote import Tally, score_ranked
 from data_prep.grid import Grid
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
 from submission.predict import Voter, outputs_of_store
-from submission.score import score_ranked
-from submission.vote import Tally
 
 PASSES = (1, 2, 5, 10, 100, 1000)
 

@@ -1,8 +1,8 @@
 """How likely the model itself finds each candidate: the summed log-probability of its cells under some augmentations.
 
-The model answers all cells of a canvas at once, so one pass for a test input under one augmentation judges every
+The model answers all cells of a canvas at once, so one pass for a test input under one augmentation weighs every
 candidate: a grid's log-probability is the sum of the log-probabilities of its tokens, its EOS border among them. The
-same first puzzles of a task judge all its candidates, and the mean over them is what rankings compare.
+same first puzzles of a task weigh all its candidates, and the mean over them is what ranks these.
 """
 
 from collections import Counter
@@ -19,11 +19,10 @@ from arc_trm.batches import ArcBatches, Batch
 from arc_trm.evaluate import Predictor
 from arc_trm.losses import TOKEN_SCORES
 from arc_trm.sampler import Rows, evaluation_rows, fixed_batches
+from arc_trm.vote import Tally, grid_key
 from data_prep.canvas import CANVAS_SIDE, IGNORE_LABEL, PAD, encode
 from data_prep.grid import Grid
 from data_prep.store import ArcStore
-from submission.ranking import grid_key
-from submission.vote import Tally
 
 
 @torch.no_grad()
@@ -45,21 +44,21 @@ def labelled_sums(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass
-class Judge:
-    """Measures the candidates of a tally with the puzzles of a store."""
+class Likelihood:
+    """Weighs the candidates of a tally by the puzzles of a store."""
 
     store: ArcStore
     asked: NDArray[np.int32]  # [P] index of the output that a pair asks for, -1 none
     batch_size: int  # full canvases at once, over all processes
     accelerator: Accelerator
-    puzzles: int = 8  # of each task that judge, the unaugmented one first
-    most: int = 16  # candidates of an output that are judged, those with most votes
+    puzzles: int = 8  # of each task that weigh, the unaugmented one first
+    most: int = 16  # candidates of an output that are weighed, those with most votes
 
-    def measure(self, predictor: Predictor, tally: Tally, stop: Callable[[], bool] = lambda: False) -> bool:
+    def weigh(self, predictor: Predictor, tally: Tally, stop: Callable[[], bool] = lambda: False) -> bool:
         """Give the leading candidates of every output their log-probability; False when stopped before the end.
 
         Collective: all processes hold the same tally and are told the same by `stop`, asked after every batch. An
-        output whose puzzles have not all judged keeps what it had, for unequal juries cannot be compared.
+        output whose puzzles have not all answered keeps what it had, for means over other puzzles cannot be compared.
         """
         rows = evaluation_rows(self.store, augmentations=self.puzzles)
         outputs = self.asked[rows.pairs].tolist()
@@ -68,7 +67,7 @@ class Judge:
         sides = {i: self._side(i, held) for i, held in grids.items() if held}
         of_row = np.array([sides[i] for i in self.asked[rows.pairs].tolist()])
         for side in sorted(set(of_row.tolist())):
-            if not self._measure(predictor, tally, rows[np.flatnonzero(of_row == side)], grids, side, stop):
+            if not self._weigh(predictor, tally, rows[np.flatnonzero(of_row == side)], grids, side, stop):
                 return False
         return True
 
@@ -78,7 +77,7 @@ class Judge:
         side = self.store.groups[group].side
         return side if max(max(grid.shape) for grid in grids) < side else CANVAS_SIDE
 
-    def _measure(
+    def _weigh(
         self,
         predictor: Predictor,
         tally: Tally,
@@ -94,7 +93,7 @@ class Judge:
         at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
         share = -(-min(at_once, 1 << max(0, len(rows) - 1).bit_length()) // ranks)
         first = self.accelerator.process_index * share
-        jury = Counter(self.asked[rows.pairs].tolist())
+        expected = Counter(self.asked[rows.pairs].tolist())
         sums: dict[int, list[NDArray[np.float64]]] = {}
         for chunk, valid in fixed_batches(rows, share * ranks):
             mine = chunk[np.arange(first, first + share)]
@@ -105,10 +104,10 @@ class Judge:
             outputs = self.asked[chunk.pairs[:valid]].tolist()
             for output, row in zip(outputs, found[:valid].cpu().numpy(), strict=True):
                 sums.setdefault(output, []).append(row)
-                if len(sums[output]) == jury[output]:
+                if len(sums[output]) == expected[output]:
                     means = np.mean(sums.pop(output), axis=0)
                     keys = [grid_key(grid) for grid in grids[output]]
-                    tally.set_likelihood(output, keys, means[: len(keys)].tolist())
+                    tally.weigh(output, keys, means[: len(keys)].tolist())
             if stop():
                 return False
         return True

@@ -15,22 +15,21 @@ from numpy.typing import NDArray
 from arc_trm.batches import ArcBatches
 from arc_trm.evaluate import Predicted, Predictor, predict
 from arc_trm.sampler import Rows
+from arc_trm.vote import AskedOutput, Predictions, Tally
 from data_prep.canvas import CANVAS_SIDE, closed, largest_rectangles
 from data_prep.store import ArcStore
-from submission.candidates import Predictions, count_candidates
-from submission.vote import Output, Tally
 
 
-def outputs_of_store(store: ArcStore) -> tuple[tuple[Output, ...], NDArray[np.int32]]:
+def outputs_of_store(store: ArcStore) -> tuple[tuple[AskedOutput, ...], NDArray[np.int32]]:
     """The asked outputs of the scored groups by name, and int32[P]: which of them each pair asks for, -1 none."""
-    outputs: list[Output] = []
+    outputs: list[AskedOutput] = []
     asked = np.full(len(store.pair_groups), -1, np.int32)
     for number, group in enumerate(store.groups):
         if group.scored:
             pairs = np.arange(store.group_pairs[number], store.group_pairs[number + 1])
             for pair in pairs[store.pair_tests[pairs] >= 0].tolist():
                 asked[pair] = len(outputs)
-                outputs.append(Output(group.name, int(store.pair_tests[pair])))
+                outputs.append(AskedOutput(group.name, int(store.pair_tests[pair])))
     return tuple(outputs), asked
 
 
@@ -119,9 +118,8 @@ class Voter:
             self.asked[predicted.rows.pairs],
             predicted.rows.dihedrals,
             predicted.rows.permutations,
-            puzzles=predicted.rows.puzzles,
         )
-        tally.add(count_candidates(predictions))
+        tally.add(predictions)
 
 
 def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:

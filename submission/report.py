@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from arc_trm.vote import AskedOutput, Tally
 from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
 from data_prep.grid import DIHEDRALS
 from data_prep.tasks import Task, read_tasks
@@ -25,8 +26,6 @@ from submission.attempts import Submission, check_complete, read_submission
 from submission.film_file import read_film
 from submission.meta import read_meta
 from submission.report_data import Material, known_scores, report_data
-from submission.views import read_views
-from submission.vote import Output, Tally
 
 # Concatenated in this order: each may use what stands before it.
 SCRIPTS = ("grids.js", "charts.js", "film.js", "tasks.js", "page.js")
@@ -87,7 +86,6 @@ def read_material(arguments: argparse.Namespace) -> Material:
         tasks,
         submission,
         None if candidates is None else _read_tally(candidates, tasks),
-        None if candidates is None else read_views(candidates),
         read_meta(arguments.submission),
         _read_summary(arguments.submission, arguments.summary),
         [_checked_film(path, submission) for path in arguments.film],
@@ -97,7 +95,7 @@ def read_material(arguments: argparse.Namespace) -> Material:
 
 def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     tally = Tally.load(path)
-    known = {Output(task.task_id, test) for task in tasks for test in range(len(task.tests))}
+    known = {AskedOutput(task.task_id, test) for task in tasks for test in range(len(task.tests))}
     if not known & set(tally.outputs):
         raise InputError(f"{path}: speaks of none of the {len(tasks)} tasks; is that another set?")
     return tally

@@ -4,20 +4,18 @@ A grid is one text: a digit a cell, rows parted by "/".
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from data_prep.grid import Grid
+from arc_trm.vote import AskedOutput, Candidate, Scores, Tally, grid_key
+from data_prep.grid import DIHEDRALS, IDENTITY, Augmentation, Grid
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission
 from submission.meta import SubmissionMeta
-from submission.ranking import Ballot, Candidate, grid_key
-from submission.score import Scores, score
-from submission.views import Views
-from submission.vote import Output, Tally
+from submission.score import score
 
 Json = dict[str, Any]
 NAMES_SHOWN = 12  # augmentations listed by name with a candidate; all of them are counted
@@ -34,7 +32,6 @@ class Material:
     tasks: Sequence[Task]  # the submission answers just these
     submission: Submission
     tally: Tally | None = None
-    views: Views | None = None
     meta: SubmissionMeta | None = None
     summary: Mapping[str, Any] | None = None  # what solving said about itself
     films: Sequence[Mapping[str, Any]] = ()
@@ -86,10 +83,10 @@ def _optional(grid: Grid | None) -> str | None:
     return None if grid is None else grid_text(grid)
 
 
-def _task_data(task: Task, material: Material, numbers: Mapping[Output, int]) -> Json:
+def _task_data(task: Task, material: Material, numbers: Mapping[AskedOutput, int]) -> Json:
     outputs = []
     for test, (pair, attempts) in enumerate(zip(task.tests, material.submission[task.task_id], strict=True)):
-        number = numbers.get(Output(task.task_id, test))
+        number = numbers.get(AskedOutput(task.task_id, test))
         votes = _votes_data(material, number, pair.output)
         outputs.append(
             {
@@ -108,7 +105,7 @@ def _task_data(task: Task, material: Material, numbers: Mapping[Output, int]) ->
 def _fallbacks(material: Material, number: int | None, task_id: str, test: int) -> list[int]:
     """The attempts (0, 1) that no candidate backs; without candidates those of which the summary says so."""
     if material.tally is not None and number is not None:
-        keys = material.tally.ballot(number).keys
+        keys = {candidate.key for candidate in material.tally.candidates(number)}
         return [i for i, grid in enumerate(material.submission[task_id][test]) if grid_key(grid) not in keys]
     predicted = (material.summary or {}).get("predicted_attempts")
     counts = predicted.get(task_id) if isinstance(predicted, Mapping) else None
@@ -129,55 +126,44 @@ def _votes_data(material: Material, number: int | None, truth: Grid | None) -> J
     """Leading candidates, votes cast, rank of the truth, and which views answered."""
     if material.tally is None or number is None:
         return {}
-    ballot = material.tally.ballot(number)
-    candidates = material.tally.candidates(number, limit=material.leading)
+    candidates = material.tally.candidates(number)
+    answering = {augmentation for candidate in candidates for augmentation in candidate.augmentations}
     return {
         "total": material.tally.total(number),
-        "distinct": len(ballot.keys),
-        "rank": None if truth is None else rank_of(ballot, truth),
-        "answering": _views_data(material.views, set().union(*ballot.puzzles)),
-        "candidates": [_candidate_data(candidate, material.views) for candidate in candidates],
+        "distinct": len(candidates),
+        "rank": None if truth is None else rank_of(candidates, truth),
+        "answering": _views_data(answering),
+        "candidates": [_candidate_data(candidate) for candidate in candidates[: material.leading]],
     }
 
 
-def rank_of(ballot: Ballot, truth: Grid) -> int | None:
-    """Place of the true grid among the candidates by votes, then halting probability (1 is best); None: absent."""
-    key = grid_key(truth)
-    if key not in ballot.keys:
-        return None
-    own = ballot.keys.index(key)
-    halting = ballot.mean_halt
-    tied = ballot.votes == ballot.votes[own]
-    return 1 + int(((ballot.votes > ballot.votes[own]) | (tied & (halting > halting[own]))).sum())
+def rank_of(candidates: Sequence[Candidate], truth: Grid) -> int | None:
+    """Place of the true grid among the ranked candidates (1 is best); None: absent."""
+    keys = [candidate.key for candidate in candidates]
+    return 1 + keys.index(grid_key(truth)) if grid_key(truth) in keys else None
 
 
-def _candidate_data(candidate: Candidate, views: Views | None) -> Json:
+def _candidate_data(candidate: Candidate) -> Json:
     return {
         "grid": grid_text(candidate.grid),
         "votes": candidate.votes,
         "halting": round(candidate.mean_halt, 4),
-        "views": _views_data(views, candidate.puzzles),
+        "views": _views_data(candidate.augmentations),
     }
 
 
-def _views_data(views: Views | None, puzzles: Iterable[int]) -> Json | None:
+def _views_data(augmentations: Collection[Augmentation]) -> Json | None:
     """How many augmented views these are, by dihedral element, the first few by name; None when not recorded."""
-    chosen = sorted(puzzles)
-    if not chosen:
+    if not augmentations:
         return None
-    if views is None:
-        return {"count": len(chosen)}
+    names = sorted(f"t{one.dihedral} {''.join(map(str, one.permutation))}" for one in augmentations)
+    elements = Counter(one.dihedral for one in augmentations)
     return {
-        "count": len(chosen),
-        "dihedrals": views.count_dihedrals(chosen),
-        "identity": any(views.is_identity(puzzle) for puzzle in chosen[:1]),
-        "names": [_short_name(views, puzzle) for puzzle in chosen[:NAMES_SHOWN]],
+        "count": len(names),
+        "dihedrals": [elements[element] for element in range(len(DIHEDRALS))],
+        "identity": IDENTITY in augmentations,
+        "names": names[:NAMES_SHOWN],
     }
-
-
-def _short_name(views: Views, puzzle: int) -> str:
-    augmentation = views.augmentation(puzzle)
-    return f"t{augmentation.dihedral} {''.join(map(str, augmentation.permutation))}"
 
 
 # Overview -----------------------------------------------------------------------------------------------------------

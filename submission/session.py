@@ -14,27 +14,25 @@ from arc_trm.checkpoint import Export, read_export
 from arc_trm.run import agreed, make_accelerator, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.vote import AskedOutput
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, TaskEntry, build_store
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
 from submission.desk import Desk
-from submission.likelihood import Judge
+from submission.likelihood import Likelihood
 from submission.meta import SubmissionMeta
 from submission.plan import TimePlan
 from submission.predict import Voter
 from submission.preflight import chosen_precision, table, usable_arithmetic
-from submission.ranking import WANT_LIKELIHOOD
 from submission.settings import Settings
-from submission.views import Views
-from submission.vote import Output
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 # Puzzles of a task in the largest pass: the file is written anew at least this often.
 LARGEST_PASS = 32
-# Puzzles of a task that weigh its candidates where a ranking wants it.
-JUDGES = 8
+# Puzzles of a task that weigh its candidates with --likelihood.
+WEIGHING_PUZZLES = 8
 # The early pass, half-way through the adaptation, may take at most this share of the whole time.
 EARLY_SHARE = 0.02
 # Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
@@ -109,14 +107,13 @@ class Session:
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
         batch = settings.predict_batch or each * accelerator.num_processes
-        self.desk.views = Views.of(self.store)
         asked = asked_outputs(self.store, self.desk.tally.outputs)
         repeats, task_rows = settings.canvas != "strict", self.export.model.embedding_rows == "task"
         self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats, task_rows)
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
         groups = self.store.puzzle_groups[self.rows.puzzles]
         self.order = self.rows.puzzles - self.store.group_puzzles[groups]
-        self.plan.prediction_work = self.tokens(self.rows) + self.judging_work
+        self.plan.prediction_work = self.tokens(self.rows) + self.weighing_work
         self.plan.first_pass = self.tokens(self.rows_of(slice(0, 1))) / self.plan.prediction_work
         self.pace = Pace(self.plan, settings, accelerator, self.judge_speed)
 
@@ -174,29 +171,24 @@ class Session:
         """Pass after pass, until all puzzles have voted or the time is over; whether all have."""
         for part in passes(int(self.order.max()) + 1):
             # Weighing candidates comes last, and its time is kept for it.
-            end = self.plan.prediction_end - 1.2 * self.judging_work * (self.plan.seconds_per_token or 0.0)
+            end = self.plan.prediction_end - 1.2 * self.weighing_work * (self.plan.seconds_per_token or 0.0)
             if self.ends(end) or not self.vote(part, end):
-                self.judge()
+                self.weigh()
                 return False
-        self.judge()
+        self.weigh()
         return True
 
     @property
-    def judges(self) -> int:
-        """Puzzles of a task that weigh its candidates."""
-        wanted = bool(WANT_LIKELIHOOD & set(self.desk.rankings))
-        return self.settings.judges or (JUDGES if wanted else 0)
-
-    @property
-    def judging_work(self) -> float:
+    def weighing_work(self) -> float:
         """Tokens to be answered for weighing the candidates."""
-        return self.tokens(self.rows_of(slice(0, self.judges)))
+        return self.tokens(self.rows_of(slice(0, WEIGHING_PUZZLES))) if self.settings.likelihood else 0.0
 
-    def judge(self) -> None:
-        """Let the model say how likely it finds the leading candidates, where a ranking wants to know."""
-        if self.judges and not self.ends(self.plan.prediction_end):
-            judge = Judge(self.store, self.voter.asked, self.voter.batch_size, self.accelerator, self.judges)
-            judge.measure(self.trainer.predictor(), self.desk.tally, self.stopwatch(self.plan.prediction_end))
+    def weigh(self) -> None:
+        """With --likelihood, let the model say how likely it finds the leading candidates."""
+        if self.settings.likelihood and not self.ends(self.plan.prediction_end):
+            voter = self.voter
+            likelihood = Likelihood(self.store, voter.asked, voter.batch_size, self.accelerator, WEIGHING_PUZZLES)
+            likelihood.weigh(self.trainer.predictor(), self.desk.tally, self.stopwatch(self.plan.prediction_end))
             self.desk.write()
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
@@ -224,11 +216,11 @@ class Session:
         return complete
 
 
-def asked_outputs(store: ArcStore, outputs: tuple[Output, ...]) -> NDArray[np.int32]:
+def asked_outputs(store: ArcStore, outputs: tuple[AskedOutput, ...]) -> NDArray[np.int32]:
     """int32[P]: which of `outputs` every pair of the store asks for, -1 none."""
     number = {output: i for i, output in enumerate(outputs)}
     names = [store.groups[group].task_id for group in store.pair_groups]
-    asked = [number.get(Output(*pair), -1) for pair in zip(names, store.pair_tests.tolist(), strict=True)]
+    asked = [number.get(AskedOutput(*pair), -1) for pair in zip(names, store.pair_tests.tolist(), strict=True)]
     return np.array(asked, np.int32)
 
 

@@ -73,9 +73,7 @@ class Settings:
     canvas: str = _option("sizes", tuple(CANVASES), "; ".join(f"{name}: {text}" for name, text in CANVASES.items()))
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
-    ranking: str = _option("count", str, "which candidate becomes attempt 1")
-    second_ranking: str = _option("", str, "which candidate becomes attempt 2, if by another ranking")
-    judges: int = _option(0, whole, "puzzles of a task that weigh its candidates; 0: 8 where a ranking wants it")
+    likelihood: bool = _option(False, None, "let the model weigh the leading candidates, and rank by votes and that")
     seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
 
     @classmethod

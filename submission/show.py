@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from arc_trm.vote import AskedOutput, Tally
 from data_prep.files import run_program
 from data_prep.grid import Grid
 from data_prep.show import pick
 from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import beside, fitting_style, render
 from submission.attempts import Submission, check_complete, read_submission
-from submission.vote import Output, Tally
 
 
 def show_attempts(tasks: Sequence[Task], submission: Submission, tally: Tally | None = None) -> str:
@@ -31,7 +31,7 @@ def _show_test(task: Task, test: int, submission: Submission, tally: Tally | Non
     lines = [f"{task.task_id}, test {test}"]
     grids = {"input": task.tests[test].input}
     for name, grid in zip(("attempt 1", "attempt 2"), submission[task.task_id][test], strict=True):
-        facts = [] if tally is None else [_support(tally, Output(task.task_id, test), grid)]
+        facts = [] if tally is None else [_support(tally, AskedOutput(task.task_id, test), grid)]
         facts += [] if truth is None else [comparison(grid, truth)]
         lines += [f"{name}: {', '.join(facts)}"] if facts else []
         grids[name] = grid
@@ -42,7 +42,7 @@ def _show_test(task: Task, test: int, submission: Submission, tally: Tally | Non
     return "\n".join([*lines, beside(columns, gap="    ")])
 
 
-def _support(tally: Tally, output: Output, grid: Grid) -> str:
+def _support(tally: Tally, output: AskedOutput, grid: Grid) -> str:
     """`62% of 13 votes`, or `a guess` where no vote was cast for the grid."""
     candidates = tally.candidates(tally.outputs.index(output))
     own = sum(candidate.votes for candidate in candidates if np.array_equal(candidate.grid, grid))

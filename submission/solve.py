@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from arc_trm.vote import Scores
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
@@ -28,7 +29,7 @@ from submission.attempts import read_submission
 from submission.desk import Desk, make_folder, summary_path
 from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
-from submission.score import Scores, score
+from submission.score import score
 from submission.settings import Settings, add_settings, positive
 from submission.show import show_attempts
 from submission.watchdog import Watchdog
@@ -46,8 +47,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     with plan.phase("set-up"):
         checkpoint = arguments.checkpoint or find_export(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoint)
-        rankings = (settings.ranking, settings.second_ranking or None)
-        desk = Desk(tasks, arguments.out, arguments.candidates, *rankings, writes=is_first_process())
+        desk = Desk(tasks, arguments.out, arguments.candidates, writes=is_first_process())
         # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
         if holds_export(checkpoint) or not arguments.out.exists():
             keep_older(arguments.out)

@@ -17,9 +17,9 @@ from arc_trm.config import RunConfig
 from arc_trm.datasets import arc_data
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.vote import Tally
 from data_prep.files import InputError
 from submission.predict import Voter, outputs_of_store
-from submission.vote import Tally
 from tests.arc_trm.arc_stores import mixed_store
 from tests.arc_trm.training import TINY, lively_model, losses, tiny_trainer, with_settings
 

@@ -8,23 +8,21 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from arc_trm.vote import AskedOutput, Candidate, Predictions, Tally
 from submission.attempts import Attempts, write_submission
-from submission.candidates import Predictions, count_candidates
-from submission.ranking import Candidate
-from submission.vote import Output, Tally
+from tests.arc_trm.plain_vote import plain_ranking, plain_votes, random_predictions, select
 from tests.benchmarks.table import Row, median_seconds
 from tests.conftest import REPOSITORY
-from tests.submission.plain import plain_ranking, plain_votes, random_predictions, select
 
 OUTPUTS, PER_OUTPUT = 100, 1000
 PLAIN_OUTPUTS = 3
 TASKS, SCORED_OUTPUTS = 120, 172
 
 
-def vote(predictions: Predictions, outputs: int) -> list[tuple[Candidate, ...]]:
+def vote(predictions: Predictions, outputs: int) -> list[list[Candidate]]:
     """The two best candidates of every output."""
-    tally = Tally(Output("task", test) for test in range(outputs))
-    tally.add(count_candidates(predictions))
+    tally = Tally(AskedOutput("task", test) for test in range(outputs))
+    tally.add(predictions)
     return [tally.candidates(output, limit=2) for output in range(outputs)]
 
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from arc_trm.vote import AskedOutput, Predictions, Tally
 from data_prep.grid import Augmentation, Grid, grid_digest
-from submission.candidates import Predictions, count_candidates
-from submission.vote import Output, Tally
 from tests.golden.comparison import Report
 from tests.golden.grids import decode_golden, read_tokens, rows_of
 
@@ -41,7 +40,7 @@ def check_votes(facts: Mapping[str, Any]) -> Report:
         report.same("inverted predictions", name, rows_of(_original(prediction, "pred_seq")), prediction["pred_grid"])
         report.same("known puzzle names", name, name in facts["vote"]["identifiers"], True)
     _state(report, predictions, facts["vote"]["state"])
-    outputs = [Output(result["task"], i) for result in results for i in range(len(result["tests"]))]
+    outputs = [AskedOutput(result["task"], i) for result in results for i in range(len(result["tests"]))]
     voters = _voters(report, predictions, results)
     standings = _standings(voters, outputs)
     for result in results:
@@ -77,7 +76,7 @@ def _state(report: Report, predictions: Sequence[Mapping[str, Any]], golden: Seq
 
 def _voters(
     report: Report, predictions: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
-) -> list[tuple[Output, Mapping[str, Any]]]:
+) -> list[tuple[AskedOutput, Mapping[str, Any]]]:
     """The predictions whose input is a test input of their task, with the output that they speak of."""
     tests = {(r["task"], _cells(test["input"])): i for r in results for i, test in enumerate(r["tests"])}
     voters = []
@@ -86,13 +85,13 @@ def _voters(
         expected = one["test"] if one["matches_test_input"] else None
         report.same("test inputs recognised", one["aug_name"], test, expected)
         if test is not None:
-            voters.append((Output(one["task"], test), one))
+            voters.append((AskedOutput(one["task"], test), one))
     return voters
 
 
 def _standings(
-    voters: Sequence[tuple[Output, Mapping[str, Any]]], outputs: Sequence[Output]
-) -> dict[Output, list[Standing]]:
+    voters: Sequence[tuple[AskedOutput, Mapping[str, Any]]], outputs: Sequence[AskedOutput]
+) -> dict[AskedOutput, list[Standing]]:
     """What was voted for, best first, by output; votes for the empty grid are put in where they would rank."""
     if not voters:
         return {output: [] for output in outputs}
@@ -105,12 +104,12 @@ def _standings(
         permutations=np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
     )
     tally = Tally(outputs)
-    tally.add(count_candidates(predictions))
+    tally.add(predictions)
     standings = {
         output: [Standing(_cells(c.grid.tolist()), c.votes, c.mean_halt) for c in tally.candidates(number)]
         for number, output in enumerate(outputs)
     }
-    empty: dict[Output, list[float]] = {}
+    empty: dict[AskedOutput, list[float]] = {}
     for output, one in voters:
         if decode_golden(one["pred_seq"]) is None:
             empty.setdefault(output, []).append(_probability(one))
@@ -120,16 +119,16 @@ def _standings(
     return standings
 
 
-def _attempts(report: Report, result: Mapping[str, Any], standings: Mapping[Output, list[Standing]]) -> None:
+def _attempts(report: Report, result: Mapping[str, Any], standings: Mapping[AskedOutput, list[Standing]]) -> None:
     """Compare the golden ranked lists of a task with our standings."""
-    predicted = [i for i in range(len(result["tests"])) if standings[Output(result["task"], i)]]
+    predicted = [i for i in range(len(result["tests"])) if standings[AskedOutput(result["task"], i)]]
     for field in sorted(name for name in result if name.startswith("attempts")):
         report.same("outputs with predictions", result["task"], len(result[field]), len(predicted))
         for i, golden in zip(predicted, result[field], strict=False):
             # Missing attempts are filled with the first; candidates themselves are distinct.
             grids = list(dict.fromkeys(_cells(grid) for grid in golden.values()))
             complete = len(grids) < len(golden)
-            misplaced = _misplaced(standings[Output(result["task"], i)], grids, complete)
+            misplaced = _misplaced(standings[AskedOutput(result["task"], i)], grids, complete)
             report.put("ranked attempts, ties as sets", f"{result['task']} test {i}, {field}", misplaced, 0.0)
 
 
@@ -160,7 +159,7 @@ def _pass_at(
     report: Report,
     golden: Mapping[str, float],
     results: Sequence[Mapping[str, Any]],
-    standings: Mapping[Output, list[Standing]],
+    standings: Mapping[AskedOutput, list[Standing]],
 ) -> None:
     """Compare pass@K: the mean over tasks of the share of outputs right within K ranks, between worst and best ties."""
     for name, expected in golden.items():
@@ -168,7 +167,7 @@ def _pass_at(
         best, worst = [], []
         for result in results:
             ranks = [
-                _rank(standings[Output(result["task"], i)], _cells(test["output"]))
+                _rank(standings[AskedOutput(result["task"], i)], _cells(test["output"]))
                 for i, test in enumerate(result["tests"])
             ]
             best.append(float(np.mean([first <= k for first, _ in ranks])))

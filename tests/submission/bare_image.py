@@ -53,7 +53,6 @@ if __name__ == "__main__":
     import submission.predict
     import submission.session
     import submission.solve
-    import submission.vote
 
     status = submission.solve.main(None)
     print("imported:", *sorted(imported_packages()))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arc_trm.vote import Tally, outputs_of, score_ranked
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.tasks import Pair, Task
@@ -19,9 +20,8 @@ from submission.attempts import (
     read_submission,
     write_submission,
 )
-from submission.ranking import RANKINGS, grid_key
-from submission.score import score, score_ranked
-from submission.vote import Tally, count_votes, outputs_of
+from submission.score import score
+from tests.arc_trm.plain_vote import votes_for
 
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
 QUESTION = np.array([[1, 2, 3, 4, 5]], dtype=np.uint8)
@@ -35,11 +35,11 @@ def task(task_id: str, tests: int) -> Task:
 TASKS = [task("zeta", 2), task("alpha", 1), task("mu", 3)]
 
 
-def tally(*ballots: tuple[int, int, float], tasks: list[Task] = TASKS) -> Tally:
+def tally(*votes: tuple[int, int, float], tasks: list[Task] = TASKS) -> Tally:
     """Votes as (output, number of the grid, halting probability)."""
     result = Tally(outputs_of(tasks))
-    for output, grid, halting in ballots:
-        result.add(count_votes(np.array([output]), [grid_key(GRIDS[grid])], np.array([halting])))
+    for output, grid, halting in votes:
+        result.add(votes_for([(output, GRIDS[grid], halting)]))
     return result
 
 
@@ -60,7 +60,7 @@ def test_a_single_candidate_is_followed_by_a_fallback() -> None:
 
 def test_a_fallback_that_repeats_the_candidate_is_passed_over() -> None:
     tallied = tally()
-    tallied.add(count_votes(np.array([2]), [grid_key(QUESTION)], np.array([0.5])))
+    tallied.add(votes_for([(2, QUESTION, 0.5)]))
     attempts = draft_submission(TASKS, tallied).submission["alpha"][0]
     assert np.array_equal(attempts.attempt_1, QUESTION)
     assert not np.array_equal(attempts.attempt_2, QUESTION)
@@ -79,8 +79,8 @@ def test_without_any_candidate_everything_is_fallback_and_nothing_is_left_out() 
 
 
 def test_an_output_without_candidates_does_not_shift_the_others() -> None:
-    ballots = [(i, i, 0.5) for i in (0, 2, 3, 5)]
-    draft = draft_submission(TASKS, tally(*ballots))
+    votes = [(i, i, 0.5) for i in (0, 2, 3, 5)]
+    draft = draft_submission(TASKS, tally(*votes))
     assert same(draft.submission["zeta"][0], GRIDS[0], QUESTION)
     assert np.array_equal(draft.submission["zeta"][1].attempt_1, QUESTION)
     assert [outputs.attempt_1[0, 0] for outputs in draft.submission["mu"]] == [3, 1, 5]
@@ -96,12 +96,12 @@ def test_the_model_alone_is_scored_without_fallbacks() -> None:
     assert score_ranked(predicted, solutions, k=2).outputs_solved == 2
 
 
-BALLOTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.floats(0, 1)), max_size=17)
+VOTES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.floats(0, 1)), max_size=17)
 
 
-@given(BALLOTS)
-def test_attempts_differ_and_only_missing_candidates_are_replaced(ballots: list[tuple[int, int, float]]) -> None:
-    tallied = tally(*ballots)
+@given(VOTES)
+def test_attempts_differ_and_only_missing_candidates_are_replaced(votes: list[tuple[int, int, float]]) -> None:
+    tallied = tally(*votes)
     draft = draft_submission(TASKS, tallied)
     flat = [attempts for outputs in draft.submission.values() for attempts in outputs]
     assert len(flat) == len(tallied.outputs)
@@ -110,20 +110,6 @@ def test_attempts_differ_and_only_missing_candidates_are_replaced(ballots: list[
         assert not np.array_equal(*attempts)
         assert all(np.array_equal(candidate.grid, grid) for candidate, grid in zip(best, attempts, strict=False))
     assert draft.fallback_attempts == sum(2 - len(tallied.candidates(i, limit=2)) for i in range(6))
-
-
-def test_attempt_2_can_come_from_another_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RANKINGS, "halt", lambda ballot: (ballot.mean_halt,))
-    ballots = [(2, 1, 0.3), (2, 1, 0.3), (2, 1, 0.3), (2, 2, 0.1), (2, 2, 0.1), (2, 3, 0.9)]
-    draft = draft_submission(TASKS, tally(*ballots), "count", "halt")
-    assert same(draft.submission["alpha"][0], GRIDS[1], GRIDS[3])
-    draft = draft_submission(TASKS, tally(*ballots, (2, 1, 1.0), (2, 1, 1.0), (2, 3, 0.0)), "count", "halt")
-    assert same(draft.submission["alpha"][0], GRIDS[1], GRIDS[3])  # the best by the other ranking is attempt 1
-
-
-def test_an_unknown_ranking_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown ranking 'luck'"):
-        draft_submission(TASKS, tally((0, 1, 0.5)), "luck")
 
 
 def test_a_tally_of_other_tasks_is_refused() -> None:

@@ -77,6 +77,6 @@ def test_the_demo_runs_from_scratch(
     assert "of them by the model" in lines[-2]
     assert len(Path("demo/score.txt").read_text().splitlines()) == 20 + 3
     assert {path.name for path in Path("demo").iterdir()} == {
-        "candidates.npz", "candidates.views.npz", "challenges.json", "report.html", "score.txt", "solutions.json",
+        "candidates.npz", "challenges.json", "report.html", "score.txt", "solutions.json",
         "submission.json", "submission.meta.json", "submission.summary.json",
     }  # fmt: skip

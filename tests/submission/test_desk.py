@@ -8,22 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arc_trm.vote import Predictions, Tally
 from data_prep.files import InputError
 from submission import desk as desk_module
 from submission.attempts import draft_submission, read_submission
 from submission.desk import Desk, make_folder, summary_path
 from submission.meta import SubmissionMeta, meta_path, read_meta
-from submission.ranking import grid_key
-from submission.vote import Counted, Tally
+from tests.arc_trm.plain_vote import votes_for
 from tests.submission.tiny import assert_valid, tiny_tasks
 
 TASKS = tiny_tasks()
 
 
-def vote_for(output: int, value: int, votes: int = 1) -> Counted:
+def vote_for(output: int, value: int, votes: int = 1) -> Predictions:
     """Votes for a 2 × 3 grid of one colour."""
-    key = grid_key(np.full((2, 3), value, np.uint8))
-    return Counted(np.array([output]), (key,), np.array([votes]), np.array([0]), None)
+    return votes_for([(output, np.full((2, 3), value, np.uint8), 0.0)] * votes)
 
 
 def colours(path: Path, task_id: str, test: int = 0) -> list[int]:
@@ -117,11 +116,6 @@ def test_a_task_whose_fallbacks_fail_gets_a_plain_answer(tmp_path: Path, monkeyp
     desk.open()
     assert_valid(desk.out, TASKS)
     assert desk.troubles == ["task b: fallbacks: ZeroDivisionError: b is odd"]
-
-
-def test_an_unknown_ranking_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nonsense"):
-        Desk(TASKS, tmp_path / "submission.json", ranking="nonsense")
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

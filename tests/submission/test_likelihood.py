@@ -1,5 +1,7 @@
 """The log-probability of a candidate is what a plain loop over puzzles and cells makes it."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,14 +14,14 @@ from arc_trm.losses import token_loss
 from arc_trm.model import RecursiveModel
 from arc_trm.puzzle_embedding import PuzzleEmbedding
 from arc_trm.sampler import Rows
+from arc_trm.vote import Tally, grid_key
 from data_prep.canvas import encode_example
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
-from submission.likelihood import Judge, final_log_probabilities, labelled_sums
+from submission.likelihood import Likelihood, final_log_probabilities, labelled_sums
 from submission.predict import outputs_of_store
-from submission.ranking import UNMEASURED, grid_key, rank
-from submission.vote import Tally, count_votes
+from tests.arc_trm.plain_vote import votes_for
 
 
 def grid(height: int, width: int, seed: int) -> Grid:
@@ -60,13 +62,12 @@ def voted(store: ArcStore) -> Tally:
     tally = Tally(outputs_of_store(store)[0])
     for output, grids in CANDIDATES.items():
         for place, candidate in enumerate(grids):
-            for _ in range(5 - place):
-                tally.add(count_votes(np.array([output]), [grid_key(candidate)], np.array([0.5])))
+            tally.add(votes_for([(output, candidate, 0.5)] * (5 - place)))
     return tally
 
 
-def judge(store: ArcStore, batch_size: int = 3, puzzles: int = 4, most: int = 16) -> Judge:
-    return Judge(store, outputs_of_store(store)[1], batch_size, Accelerator(cpu=True), puzzles, most)
+def likelihood(store: ArcStore, batch_size: int = 3, puzzles: int = 4, most: int = 16) -> Likelihood:
+    return Likelihood(store, outputs_of_store(store)[1], batch_size, Accelerator(cpu=True), puzzles, most)
 
 
 def plain(store: ArcStore, predictor: Predictor, output: int, candidate: Grid, puzzles: int) -> float:
@@ -87,25 +88,23 @@ def plain(store: ArcStore, predictor: Predictor, output: int, candidate: Grid, p
     return sum(sums) / puzzles
 
 
-def measured(tally: Tally, output: int) -> dict[bytes, float]:
-    ballot = tally.ballot(output)
-    assert ballot.likelihood is not None
-    return dict(zip(ballot.keys, ballot.likelihood.tolist(), strict=True))
+def weighed(tally: Tally, output: int) -> dict[bytes, float]:
+    return {candidate.key: candidate.log_probability for candidate in tally.candidates(output)}
 
 
 def test_a_candidate_has_the_log_probability_of_a_plain_loop(store: ArcStore, predictor: Predictor) -> None:
-    """Output 1 has a candidate that the canvas of its task cannot hold, so the full one judges."""
+    """Output 1 has a candidate that the canvas of its task cannot hold, so the full one weighs."""
     tally = voted(store)
-    assert judge(store).measure(predictor, tally)
-    found = measured(tally, 1)
+    assert likelihood(store).weigh(predictor, tally)
+    found = weighed(tally, 1)
     for candidate in CANDIDATES[1]:
         assert found[grid_key(candidate)] == pytest.approx(plain(store, predictor, 1, candidate, 4), rel=1e-5)
 
 
-def test_windows_judge_on_the_canvas_of_the_task(store: ArcStore, predictor: Predictor) -> None:
-    """Output 0 fits its window of 11 cells: the batch that judges it is one of that window."""
+def test_windows_weigh_on_the_canvas_of_the_task(store: ArcStore, predictor: Predictor) -> None:
+    """Output 0 fits its window of 11 cells: the batch that weighs it is one of that window."""
     tally = voted(store)
-    assert judge(store, puzzles=1).measure(predictor, tally)
+    assert likelihood(store, puzzles=1).weigh(predictor, tally)
     [candidate, *_] = CANDIDATES[0]
     pair = np.flatnonzero(outputs_of_store(store)[1] == 0)
     none = np.zeros(1, np.int64)
@@ -114,38 +113,37 @@ def test_windows_judge_on_the_canvas_of_the_task(store: ArcStore, predictor: Pre
     )
     _, labels = encode_example(store.input(int(pair[0])), candidate, store.augmentation(0), side=11)
     expected = labelled_sums(final_log_probabilities(predictor, batch), torch.from_numpy(labels)[None, None].long())
-    assert measured(tally, 0)[grid_key(candidate)] == pytest.approx(float(expected), rel=1e-5)
+    assert weighed(tally, 0)[grid_key(candidate)] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_batch_size_does_not_matter(store: ArcStore, predictor: Predictor) -> None:
     one, many = voted(store), voted(store)
-    judge(store, batch_size=1).measure(predictor, one)
-    judge(store, batch_size=3).measure(predictor, many)
+    likelihood(store, batch_size=1).weigh(predictor, one)
+    likelihood(store, batch_size=3).weigh(predictor, many)
     for output in CANDIDATES:
-        assert measured(one, output) == pytest.approx(measured(many, output), rel=1e-5)
+        assert weighed(one, output) == pytest.approx(weighed(many, output), rel=1e-5)
 
 
-def test_only_the_leading_candidates_are_judged(store: ArcStore, predictor: Predictor) -> None:
+def test_only_the_leading_candidates_are_weighed(store: ArcStore, predictor: Predictor) -> None:
     tally = voted(store)
-    judge(store, most=2).measure(predictor, tally)
-    found = measured(tally, 0)
-    assert [found[grid_key(c)] == UNMEASURED for c in CANDIDATES[0]] == [False, False, True]
-    ranked = rank(tally.ballot(0), "likelihood")
-    assert np.array_equal(ranked[-1].grid, CANDIDATES[0][2])
-    assert not tally.candidates(3, "likelihood")
+    likelihood(store, most=2).weigh(predictor, tally)
+    found = weighed(tally, 0)
+    assert [found[grid_key(c)] == -math.inf for c in CANDIDATES[0]] == [False, False, True]
+    assert np.array_equal(tally.candidates(0)[-1].grid, CANDIDATES[0][2])
+    assert not tally.candidates(3)
 
 
-def test_a_stopped_jury_leaves_no_half_judged_output(store: ArcStore, predictor: Predictor) -> None:
+def test_a_stop_leaves_no_half_weighed_output(store: ArcStore, predictor: Predictor) -> None:
     tally = voted(store)
     calls = iter([False, True])
     # Batches of one full canvas hold seven windows of 11 cells: the second ends within output 1 or after it.
-    assert not judge(store, batch_size=1).measure(predictor, tally, lambda: next(calls))
+    assert not likelihood(store, batch_size=1).weigh(predictor, tally, lambda: next(calls))
     plainly = voted(store)
-    judge(store, batch_size=1).measure(predictor, plainly)
+    likelihood(store, batch_size=1).weigh(predictor, plainly)
     for output in CANDIDATES:
-        values = measured(tally, output)
-        assert set(values.values()) == {UNMEASURED} or values == pytest.approx(measured(plainly, output), rel=1e-5)
-    assert any(set(measured(tally, output).values()) == {UNMEASURED} for output in CANDIDATES)
+        values = weighed(tally, output)
+        assert set(values.values()) == {-math.inf} or values == pytest.approx(weighed(plainly, output), rel=1e-5)
+    assert any(set(weighed(tally, output).values()) == {-math.inf} for output in CANDIDATES)
 
 
 def test_sums_leave_unlabelled_cells_out() -> None:

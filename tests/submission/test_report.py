@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
@@ -18,11 +19,9 @@ from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
 from submission.film_file import read_film, write_film
 from submission.meta import SubmissionMeta, write_meta
-from submission.ranking import grid_key
 from submission.report import main, render_page
 from submission.report_data import Material, calibration, grid_text, rank_of, report_data, summary_rows
-from submission.views import Views, read_views, views_path, write_views
-from submission.vote import Tally, count_votes, outputs_of
+from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
 
@@ -55,12 +54,12 @@ def tally() -> Tally:
     counted, made = Tally(outputs_of(TASKS)), store()
     groups = [0, 1, 2, 2, 3]
     rows = [
-        (output, grid_key(grid(rows)), 0.25 + 0.05 * i, made.group_puzzles[groups[output]] + i)
+        ((output, grid(rows), 0.25 + 0.05 * i), made.augmentation(int(made.group_puzzles[groups[output]]) + i))
         for output, grids in enumerate(VOTES)
         for i, rows in enumerate(grids)
     ]
-    outputs, keys, halting, puzzles = zip(*rows, strict=True)
-    counted.add(count_votes(np.array(outputs), keys, np.array(halting), np.array(puzzles)))
+    votes, augmentations = zip(*rows, strict=True)
+    counted.add(votes_for(votes, augmentations))
     return counted
 
 
@@ -74,7 +73,7 @@ def film() -> dict[str, Any]:
 
 @pytest.fixture
 def data() -> dict[str, Any]:
-    return report_data(Material(TASKS, submission(), tally(), Views.of(store())), "mine")
+    return report_data(Material(TASKS, submission(), tally()), "mine")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = {"votes": 15, "seconds": {"adaptation": 90.0, "prediction": 30.0}, "scores": {"left": "out"}}
     (made / "submission.summary.json").write_bytes(orjson.dumps(summary))
     tally().save(made / "votes.npz")
-    write_views(made / "votes.npz", Views.of(store()))
     write_film(made / "film.json", film())
     assert main(arguments(made)) == 0
     return made
@@ -120,11 +118,12 @@ def test_candidates_carry_votes_halting_and_the_views_that_agreed(data: dict[str
     assert (second["grid"], second["votes"], second["halting"]) == (grid_text(grid(NEAR)), 1, 0.4)
     assert (output["total"], output["distinct"], output["rank"], output["fallbacks"]) == (4, 2, 1, [])
     made = store()
+    names = [f"t{made.puzzle_dihedrals[i]} {''.join(map(str, made.puzzle_permutations[i]))}" for i in range(3)]
     assert first["views"] == {
         "count": 3,
         "dihedrals": np.bincount(made.puzzle_dihedrals[:3], minlength=8).tolist(),
         "identity": True,
-        "names": [f"t{made.puzzle_dihedrals[i]} {''.join(map(str, made.puzzle_permutations[i]))}" for i in range(3)],
+        "names": sorted(names),
     }
     assert not second["views"]["identity"]
     assert sum(output["answering"]["dihedrals"]) == output["answering"]["count"] == 4
@@ -145,8 +144,8 @@ def test_without_candidates_the_summary_tells_fallbacks_and_troubles() -> None:
 
 
 def test_the_rank_of_the_truth_is_by_votes_then_halting() -> None:
-    ballot = tally().ballot(3)  # NEAR and FAR with two votes each, FAR's from surer views; TRUTH with one
-    assert [rank_of(ballot, grid(rows)) for rows in (FAR, NEAR, TRUTH, OTHER)] == [1, 2, 3, None]
+    candidates = tally().candidates(3)  # NEAR and FAR with two votes each, FAR's from surer views; TRUTH with one
+    assert [rank_of(candidates, grid(rows)) for rows in (FAR, NEAR, TRUTH, OTHER)] == [1, 2, 3, None]
 
 
 def test_only_what_is_there_is_shown() -> None:
@@ -158,7 +157,7 @@ def test_only_what_is_there_is_shown() -> None:
     assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome", "fallbacks"}
     with_votes = report_data(Material(hidden, submission(), tally()), "mine")
     assert with_votes["calibration"] == {"votes": [], "halting": []}
-    assert with_votes["tasks"][0]["outputs"][0]["candidates"][0]["views"] == {"count": 3}
+    assert with_votes["tasks"][0]["outputs"][0]["candidates"][0]["views"]["count"] == 3
 
 
 def test_calibration_counts_where_the_leading_candidate_is_right(data: dict[str, Any]) -> None:
@@ -218,22 +217,6 @@ def test_fewer_candidates_and_another_title(folder: Path, tmp_path: Path) -> Non
     assert "<title>A &amp; B</title>" in out.read_text()
     with pytest.raises(SystemExit):
         main([*arguments(folder), "--leading", "0"])
-
-
-def test_views_survive_the_disk_and_are_checked(tmp_path: Path) -> None:
-    views, path = Views.of(store()), tmp_path / "votes.npz"
-    assert read_views(path) is None
-    write_views(path, views)
-    found = read_views(path)
-    assert found is not None
-    np.testing.assert_array_equal(found.dihedrals, views.dihedrals)
-    np.testing.assert_array_equal(found.permutations, views.permutations)
-    write_views(path, replace(views, dihedrals=views.dihedrals[1:]))
-    with pytest.raises(InputError, match="do not match"):
-        read_views(path)
-    views_path(path).write_bytes(b"no archive")
-    with pytest.raises(InputError, match=r"votes\.views\.npz: no file of views"):
-        read_views(path)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ RUNTIME = (
     "submission.score",
     "submission.session",
     "submission.solve",
-    "submission.vote",
 )
 
 

@@ -222,7 +222,7 @@ def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Predictor, "answer", answer)
     session.run()
     assert max(sizes) > 3
-    assert session.desk.tally.ballot(1).keys == whole.desk.tally.ballot(1).keys
+    assert session.desk.tally.candidates(1) == whole.desk.tally.candidates(1)
 
 
 @pytest.mark.parametrize(("canvas", "sides"), [("sizes", [11, 30]), ("strict", [11]), ("full", [30])])
@@ -241,8 +241,8 @@ def test_answers_that_go_on_beyond_their_window_are_repeated(
     session.run()
     assert sorted(set(found)) == sides
     assert session.desk.votes == 4
-    [key] = session.desk.tally.ballot(0).keys
-    assert tuple(key[:2]) == (sides[-1], sides[-1])
+    [candidate] = session.desk.tally.candidates(0)
+    assert candidate.grid.shape == (sides[-1], sides[-1])
 
 
 def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

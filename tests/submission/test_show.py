@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
+from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError
 from submission.attempts import Attempts, write_submission
-from submission.ranking import grid_key
 from submission.show import main, show_attempts
-from submission.vote import Tally, count_votes, outputs_of
+from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 
 TRUTH, NEAR, FAR = ["345", "678"], ["345", "679"], ["34", "67"]
@@ -38,8 +37,7 @@ def test_attempts_are_compared_with_the_truth() -> None:
 
 def test_votes_are_said_where_they_are_known() -> None:
     tally = Tally(outputs_of([TASK]))
-    keys = [grid_key(grid(rows)) for rows in (NEAR, NEAR, TRUTH)]
-    tally.add(count_votes(np.zeros(3, np.int64), keys, np.full(3, 0.5)))
+    tally.add(votes_for([(0, grid(rows), 0.5) for rows in (NEAR, NEAR, TRUTH)]))
     shown = show_attempts([TASK], {"abc": ANSWERS}, tally).split("\n")
     assert shown[1:3] == ["attempt 1: 67% of 3 votes, 1 of 6 cells differ", "attempt 2: 33% of 3 votes, right"]
     assert shown[8] == "attempt 1: a guess, 2 × 2 instead of 2 × 3"

@@ -1,6 +1,7 @@
 """The program: what it prints, writes and refuses."""
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
+from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json
+from data_prep.grid import IDENTITY
 from submission import score, solve
 from submission.attempts import draft_submission, read_submission
 from submission.meta import read_meta
 from submission.settings import Settings, add_settings
-from submission.views import read_views
-from submission.vote import Tally
 from tests.conftest import ENDLESS
 from tests.submission.tiny import (
     QUICK,
@@ -78,15 +79,16 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
             assert [grid.tolist() for grid in one] == [grid.tolist() for grid in other]
 
 
-def test_rankings_that_want_a_likelihood_get_it(files: dict[str, str]) -> None:
+def test_the_model_weighs_candidates_where_asked_to(files: dict[str, str]) -> None:
     votes = str(Path(files["out"]).with_name("votes.npz"))
-    more = ["--ranking", "likelihood", "--second-ranking", "halting", "--judges", "2", "--candidates", votes]
-    assert run(words(files, *more)) == 0
-    tally, views = Tally.load(votes), read_views(votes)
-    assert tally.measured
-    assert views is not None
-    assert len(views.dihedrals) == 33, "11 puzzles of every task"
-    wanted = draft_submission(TASKS, tally, "likelihood", "halting").submission
+    assert run(words(files, "--likelihood", "--candidates", votes)) == 0
+    tally = Tally.load(votes)
+    leading = [candidate for output in range(4) for candidate in tally.candidates(output, limit=2)]
+    assert leading
+    assert all(-math.inf < candidate.log_probability < 0 for candidate in leading)
+    everyone = [candidate for output in range(4) for candidate in tally.candidates(output)]
+    assert {IDENTITY} < {one for candidate in everyone for one in candidate.augmentations}
+    wanted = draft_submission(TASKS, tally).submission
     for task_id, outputs in read_submission(files["out"]).items():
         assert [a.attempt_1.tolist() for a in outputs] == [a.attempt_1.tolist() for a in wanted[task_id]]
 
@@ -244,8 +246,8 @@ def test_every_setting_is_an_option() -> None:
     parser = argparse.ArgumentParser()
     add_settings(parser)
     assert Settings.read(parser.parse_args([])) == Settings()
-    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--ranking=x"]
-    wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, ranking="x")
+    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--likelihood"]
+    wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, likelihood=True)
     assert Settings.read(parser.parse_args(options)) == wanted
 
 

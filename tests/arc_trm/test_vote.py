@@ -1,6 +1,7 @@
-"""Votes add up, in any order, and rank by count, mean halting probability and digest."""
+"""Predictions become candidates as the plain path would make them; votes add up in any order, rank, and are kept."""
 
 import math
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -10,40 +11,158 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arc_trm import vote
+from arc_trm.vote import (
+    HALT_UNITS,
+    AskedOutput,
+    Candidate,
+    Predictions,
+    Tally,
+    candidate_keys,
+    grid_key,
+    key_grid,
+    outputs_of,
+    score_ranked,
+)
+from data_prep.canvas import EOS, PAD
 from data_prep.files import InputError, read_json
-from data_prep.grid import Augmentation, Grid, grid_digest
+from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
 from data_prep.tasks import Pair, Task
-from submission.candidates import Predictions, count_candidates
-from submission.ranking import RANKINGS, Ballot, grid_key, key_grid, rank
-from submission.score import score_ranked
-from submission.vote import Counted, Output, Tally, count_votes, outputs_of
-from tests.submission.plain import plain_ranking, plain_votes, select, weird_predictions
+from tests.arc_trm.plain_vote import (
+    plain_grid,
+    plain_ranking,
+    plain_votes,
+    random_predictions,
+    select,
+    votes_for,
+    weird_predictions,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
-OUTPUTS = tuple(Output(f"task{i // 2}", i % 2) for i in range(5))
+SIDES = st.sampled_from([7, 11, 16, 21, 30])
+OUTPUTS = tuple(AskedOutput(f"task{i // 2}", i % 2) for i in range(5))
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(7)]
 
 
-def votes(*ballots: tuple[int, int, float]) -> Counted:
-    """Votes as (output, number of the grid, halting probability), cast by puzzles 100, 101 ..."""
-    outputs, grids, halting = zip(*ballots, strict=True)
-    puzzles = np.arange(100, 100 + len(ballots))
-    return count_votes(np.array(outputs), [grid_key(GRIDS[i]) for i in grids], np.array(halting), puzzles)
+def votes(*ballots: tuple[int, int, float]) -> Predictions:
+    """Votes as (output, number of the grid, halting probability)."""
+    return votes_for([(output, GRIDS[number], halting) for output, number, halting in ballots])
 
 
-def tally(*passes: Counted) -> Tally:
+def tally(*passes: Predictions) -> Tally:
     result = Tally(OUTPUTS)
-    for counted in passes:
-        result.add(counted)
+    for predictions in passes:
+        result.add(predictions)
     return result
 
 
-def ranking(tallied: Tally) -> list[tuple[Any, ...]]:
-    return [tallied.candidates(i) for i in range(len(tallied.outputs))]
+def ranking(tallied: Tally) -> list[list[tuple[Candidate, list[Augmentation]]]]:
+    """Everything that is known of every candidate."""
+    return [[(c, c.augmentations) for c in tallied.candidates(i)] for i in range(len(tallied.outputs))]
 
 
-def colours(candidates: tuple[Any, ...]) -> list[int]:
+def colours(candidates: list[Candidate]) -> list[int]:
     return [int(candidate.grid[0, 0]) for candidate in candidates]
+
+
+# Predictions ------------------------------------------------------------------------------------------------
+
+
+@given(SEEDS, SIDES)
+def test_every_grid_equals_the_plain_inverse(seed: int, side: int) -> None:
+    predictions = weird_predictions(53, 3, side, np.random.default_rng(seed))
+    rows, keys = candidate_keys(predictions)
+    found = dict(zip(rows.tolist(), keys, strict=True))
+    for i in range(53):
+        expected = plain_grid(predictions, i)
+        if expected is None:
+            assert i not in found
+        else:
+            assert np.array_equal(key_grid(found[i]), expected)
+    assert len(found) == len(rows)
+
+
+@given(st.integers(0, 7), st.permutations(range(1, 10)), st.integers(1, 30), st.integers(1, 30), SEEDS)
+def test_a_prediction_of_the_augmented_grid_gives_the_grid_back(
+    element: int, colours: list[int], height: int, width: int, seed: int
+) -> None:
+    grid = np.random.default_rng(seed).integers(0, 10, (height, width), dtype=np.uint8)
+    augmentation = Augmentation(element, (0, *colours))
+    _, [key] = candidate_keys(votes_for([(0, grid, 0.5)], [augmentation]))
+    assert np.array_equal(key_grid(key), grid)
+
+
+@given(SEEDS, SIDES)
+def test_counts_equal_the_plain_path(seed: int, side: int) -> None:
+    predictions = weird_predictions(97, 5, side, np.random.default_rng(seed))
+    expected = plain_votes(predictions)
+    tallied = tally(predictions)
+    found = {(output, c.digest): c for output in range(5) for c in tallied.candidates(output)}
+    assert set(found) == set(expected)
+    for name, candidate in found.items():
+        assert candidate.votes == len(expected[name])
+        assert candidate.halting / HALT_UNITS == pytest.approx(sum(expected[name]), abs=1e-9)
+
+
+def test_groups_larger_than_a_chunk_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictions = random_predictions(2, 113, np.random.default_rng(5))
+    whole = tally(predictions)
+    monkeypatch.setattr(vote, "CHUNK", 7)
+    assert ranking(tally(predictions)) == ranking(whole)
+    assert whole.total(0) + whole.total(1) == 226
+
+
+def test_wrong_variants_leave_the_right_grid_in_front() -> None:
+    tallied = tally(random_predictions(3, 101, np.random.default_rng(7)))
+    for output in range(3):
+        assert tallied.candidates(output)[0].votes > 55
+
+
+@pytest.mark.parametrize("token", [PAD, EOS])
+def test_an_empty_cut_never_votes(token: int) -> None:
+    predictions = votes((0, 1, 0.5), (0, 1, 0.5))
+    predictions.tokens[1] = token
+    assert tally(predictions).total(0) == 1
+    predictions.tokens[0] = token
+    assert tally(predictions).candidates(0) == []
+
+
+def test_no_predictions_are_no_votes() -> None:
+    assert ranking(tally(select(votes((0, 1, 0.5)), np.arange(0)))) == [[]] * 5
+
+
+def test_the_augmentations_that_agreed_are_remembered_once_the_task_as_given_first() -> None:
+    one, other = Augmentation(3, (0, 9, 2, 3, 4, 5, 6, 7, 8, 1)), Augmentation(0, (0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
+    grids = [(0, GRIDS[1], 0.5)] * 3 + [(0, GRIDS[2], 0.5)] + [(0, GRIDS[1], 0.5)]
+    first, second = tally(votes_for(grids, [one, other, IDENTITY, one, one])).candidates(0)
+    assert (first.votes, first.augmentations) == (4, [IDENTITY, other, one])
+    assert second.augmentations == [one]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": np.zeros((2, 899), dtype=np.uint8)}, r"tokens uint8\[2, 899\], expected uint8\[n, side \* side\]"),
+        ({"tokens": np.zeros((2, 900), dtype=np.int64)}, r"tokens int64\[2, 900\]"),
+        ({"halting": np.zeros(3, dtype=np.float32)}, r"halting \[3\], expected \[2\]"),
+        ({"permutations": np.zeros((2, 9), dtype=np.uint8)}, r"permutations \[2, 9\], expected \[2, 10\]"),
+        ({"dihedrals": np.zeros((2, 1), dtype=np.uint8)}, r"dihedrals \[2, 1\], expected \[2\]"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(change: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(votes((0, 1, 0.5), (0, 1, 0.5)), **change)
+
+
+def test_what_is_no_augmentation_is_refused() -> None:
+    predictions = votes((0, 1, 0.5))
+    with pytest.raises(ValueError, match="dihedral element 8, expected 0-7"):
+        candidate_keys(replace(predictions, dihedrals=np.array([8], dtype=np.uint8)))
+    with pytest.raises(ValueError, match=r"colours \[0, 0, 2, .*\], expected a permutation"):
+        candidate_keys(replace(predictions, permutations=np.array([[0, 0, *range(2, 10)]], dtype=np.uint8)))
+
+
+# Votes ------------------------------------------------------------------------------------------------------
 
 
 def test_count_goes_first_then_mean_halting_then_digest() -> None:
@@ -54,7 +173,7 @@ def test_count_goes_first_then_mean_halting_then_digest() -> None:
 
 def test_a_candidate_tells_what_speaks_for_it() -> None:
     [candidate] = tally(votes((2, 6, 0.25), (2, 6, 0.75)), votes((2, 6, 0.5))).candidates(2)
-    assert (candidate.votes, candidate.mean_halt, candidate.puzzles) == (3, 0.5, (100, 101))
+    assert (candidate.votes, candidate.mean_halt, candidate.augmentations) == (3, 0.5, [IDENTITY])
     assert candidate.digest == grid_digest(GRIDS[6])
     assert np.array_equal(candidate.grid, GRIDS[6])
 
@@ -62,21 +181,16 @@ def test_a_candidate_tells_what_speaks_for_it() -> None:
 def test_an_output_without_votes_has_no_candidates() -> None:
     tallied = tally(votes((2, 6, 0.25)))
     assert [tallied.total(i) for i in range(5)] == [0, 0, 1, 0, 0]
-    assert tallied.candidates(0) == ()
+    assert tallied.candidates(0) == []
 
 
 @given(SEEDS)
 def test_feeding_in_any_order_and_in_any_pieces_gives_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
     predictions = weird_predictions(61, 5, 7, rng)
-    whole = tally(count_candidates(predictions))
     order = np.split(rng.permutation(61), np.sort(rng.integers(0, 62, 3)))
-    pieces = [tally(count_candidates(select(predictions, rows))) for rows in order]
-    added = tally(*(count_candidates(select(predictions, rows)) for rows in order))
-    merged = Tally(OUTPUTS)
-    for piece in reversed(pieces):
-        merged.merge(piece)
-    assert ranking(whole) == ranking(added) == ranking(merged)
+    pieces = tally(*(select(predictions, rows) for rows in order))
+    assert ranking(tally(predictions)) == ranking(pieces)
 
 
 @given(SEEDS)
@@ -84,7 +198,7 @@ def test_the_order_equals_the_plain_ranking(seed: int) -> None:
     predictions = weird_predictions(61, 5, 7, np.random.default_rng(seed))
     predictions.halting[:] = np.round(predictions.halting * 4) / 4  # means tie often, and are exact
     expected = plain_votes(predictions)
-    tallied = tally(count_candidates(predictions))
+    tallied = tally(predictions)
     for output in range(5):
         assert [c.digest for c in tallied.candidates(output)] == plain_ranking(expected, output)
 
@@ -93,18 +207,16 @@ def test_the_order_equals_the_plain_ranking(seed: int) -> None:
 def test_a_limit_gives_the_head_of_the_whole_ranking(seed: int, limit: int) -> None:
     predictions = weird_predictions(61, 5, 7, np.random.default_rng(seed))
     predictions.halting[:] = 0.5
-    tallied = tally(count_candidates(predictions))
+    tallied = tally(predictions)
     for output in range(5):
         assert tallied.candidates(output, limit=limit) == tallied.candidates(output)[:limit]
 
 
 def test_the_mean_does_not_depend_on_the_order_of_the_sum() -> None:
-    halting = np.array([0.1, 0.2, 0.3])
+    halting = [0.1, 0.2, 0.3]
     assert sum(halting) != sum(halting[::-1])  # in floating point it does
-    keys = [grid_key(GRIDS[0])] * 3
-    forward = count_votes(np.zeros(3, dtype=np.int32), keys, halting)
-    backward = count_votes(np.zeros(3, dtype=np.int32), keys, halting[::-1])
-    assert forward.halting.tolist() == backward.halting.tolist()
+    forward, backward = (tally(votes(*((0, 0, p) for p in order))) for order in (halting, halting[::-1]))
+    assert forward.candidates(0) == backward.candidates(0)
 
 
 def test_a_probability_that_is_no_number_counts_as_zero() -> None:
@@ -114,8 +226,10 @@ def test_a_probability_that_is_no_number_counts_as_zero() -> None:
 
 @pytest.mark.parametrize("logit", [-0.5, 1.5])
 def test_logits_are_refused(logit: float) -> None:
+    tallied = tally()
     with pytest.raises(ValueError, match=r"halting probabilities from .* expected 0 to 1"):
-        votes((0, 1, 0.5), (0, 1, logit))
+        tallied.add(votes((0, 1, 0.5), (0, 1, logit)))
+    assert tallied.total(0) == 0
 
 
 def test_votes_for_an_output_that_is_not_ours_are_refused() -> None:
@@ -123,8 +237,6 @@ def test_votes_for_an_output_that_is_not_ours_are_refused() -> None:
     with pytest.raises(ValueError, match="output 4 of a tally with 2 outputs"):
         tallied.add(votes((0, 1, 0.5), (4, 1, 0.5)))
     assert tallied.total(0) == 0
-    with pytest.raises(ValueError, match="tallies of 2 and 5 outputs"):
-        tallied.merge(Tally(OUTPUTS))
 
 
 def test_outputs_are_listed_in_order_of_tasks_and_tests() -> None:
@@ -140,21 +252,15 @@ def test_a_key_holds_the_grid(height: int, width: int, seed: int) -> None:
     assert np.array_equal(key_grid(grid_key(grid.T)), grid.T)
 
 
-# Rankings ---------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_ranking_lists_the_valid_ones() -> None:
-    with pytest.raises(InputError, match="unknown ranking 'luck', expected one of: count"):
-        tally(votes((0, 1, 0.5))).candidates(0, "luck")
-
-
-def test_a_ranking_of_ones_own_can_be_given() -> None:
-    def fewest(ballot: Ballot) -> tuple[np.ndarray, ...]:
-        return (-ballot.votes,)
-
-    ballot = tally(votes((0, 1, 0.5), (0, 2, 0.5), (0, 1, 0.5))).ballot(0)
-    assert colours(rank(ballot, fewest)) == [2, 1]
-    assert colours(rank(ballot, RANKINGS["count"])) == [1, 2]
+def test_what_the_model_finds_likely_counts_with_the_votes_where_it_was_asked() -> None:
+    tallied = tally(votes(*[(2, 1, 0.5)] * 6, *[(2, 2, 0.5)] * 4, *[(2, 3, 0.5)] * 3, *[(1, 4, 0.5)] * 2, (1, 5, 0.9)))
+    tallied.weigh(2, [grid_key(GRIDS[3]), grid_key(GRIDS[1])], [-2.0, -30.0])
+    assert colours(tallied.candidates(2)) == [3, 1, 2]
+    tallied.weigh(2, [grid_key(GRIDS[1])], [-2.0 - math.log(1.9)])  # twice the votes, 1.9 times less likely
+    assert colours(tallied.candidates(2)) == [1, 3, 2]
+    assert colours(tallied.candidates(1)) == [4, 5], "what nobody weighed is counted"
+    with pytest.raises(KeyError):
+        tallied.weigh(0, [grid_key(GRIDS[6])], [0.0])
 
 
 # Files ------------------------------------------------------------------------------------------------------
@@ -163,14 +269,35 @@ def test_a_ranking_of_ones_own_can_be_given() -> None:
 @given(seed=SEEDS)
 def test_a_tally_survives_the_disk_and_goes_on_adding(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     rng = np.random.default_rng(seed)
-    first, second = (count_candidates(weird_predictions(23, 5, 7, rng)) for _ in range(2))
+    first, second = (weird_predictions(23, 5, 7, rng) for _ in range(2))
     path = tmp_path_factory.mktemp("tally") / "candidates.npz"
-    tally(first).save(path)
+    saved = tally(first)
+    for output in range(0, 5, 2):
+        keys = [candidate.key for candidate in saved.candidates(output)]
+        saved.weigh(output, keys, rng.normal(size=len(keys)).tolist())
+    saved.save(path)
     loaded = Tally.load(path)
     assert loaded.outputs == OUTPUTS
-    assert ranking(loaded) == ranking(tally(first))
+    assert ranking(loaded) == ranking(saved)
+    saved.add(second)
     loaded.add(second)
-    assert ranking(loaded) == ranking(tally(first, second))
+    assert ranking(loaded) == ranking(saved)
+
+
+def test_a_file_of_the_version_before_loads_without_augmentations(tmp_path: Path) -> None:
+    tallied = tally(votes((0, 1, 0.5), (0, 1, 0.25), (3, 2, 0.75)))
+    tallied.save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as file:
+        columns = {name: file[name] for name in file.files if not name.startswith("augmentation")}
+    columns["likelihood"][:] = -1e300  # not measured
+    older = {"format": np.array("arc-trm candidates 1"), "puzzles": np.arange(5), "puzzle_counts": np.array([3, 2])}
+    np.savez(tmp_path / "old.npz", **columns | older)
+    loaded = Tally.load(tmp_path / "old.npz")
+    assert [[c.votes for c in loaded.candidates(i)] for i in range(5)] == [[2], [], [], [1], []]
+    assert loaded.candidates(0)[0].mean_halt == 0.375
+    assert loaded.candidates(3)[0].augmentations == []
+    loaded.add(votes((0, 2, 0.1), (0, 2, 0.1), (0, 2, 0.1)))
+    assert colours(loaded.candidates(0)) == [2, 1]
 
 
 def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
@@ -182,7 +309,7 @@ def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
 
 def test_an_empty_tally_survives_the_disk(tmp_path: Path) -> None:
     Tally(OUTPUTS).save(tmp_path / "x.npz")
-    assert ranking(Tally.load(tmp_path / "x.npz")) == [()] * 5
+    assert ranking(Tally.load(tmp_path / "x.npz")) == [[]] * 5
 
 
 def test_a_file_that_is_no_tally_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -199,7 +326,7 @@ def test_a_file_that_is_no_tally_is_refused_in_one_line(tmp_path: Path) -> None:
     np.savez(path, format=np.array("arc-trm candidates 0"))
     with pytest.raises(InputError, match="candidates of format 'arc-trm candidates 0', expected"):
         Tally.load(path)
-    np.savez(path, format=np.array("arc-trm candidates 1"), votes=np.zeros(3))
+    np.savez(path, format=np.array("arc-trm candidates 2"), votes=np.zeros(3))
     with pytest.raises(InputError, match="no candidates file"):
         Tally.load(path)
 
@@ -215,19 +342,17 @@ def published(shared_dir: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def own(published: dict[str, Any]) -> Tally:
     """Our tally of the published predictions; those whose input is not the task's belong to no output."""
-    outputs = [Output(result["task"], i) for result in published["results"] for i in range(len(result["tests"]))]
+    outputs = [AskedOutput(result["task"], i) for result in published["results"] for i in range(len(result["tests"]))]
     rows = [row for row in published["predictions"] if row["matches_test_input"]]
     augmentations = [Augmentation.from_name(row["aug_name"])[1] for row in rows]
     result = Tally(outputs)
     result.add(
-        count_candidates(
-            Predictions(
-                np.array([[int(token, 16) for token in row["pred_seq"]] for row in rows], dtype=np.uint8),
-                np.array([1 / (1 + math.exp(-row["q_halt_logit"])) for row in rows], dtype=np.float32),
-                np.array([outputs.index((row["task"], row["test"])) for row in rows], dtype=np.int32),
-                np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
-                np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
-            )
+        Predictions(
+            np.array([[int(token, 16) for token in row["pred_seq"]] for row in rows], dtype=np.uint8),
+            np.array([1 / (1 + math.exp(-row["q_halt_logit"])) for row in rows], dtype=np.float32),
+            np.array([outputs.index((row["task"], row["test"])) for row in rows], dtype=np.int32),
+            np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
+            np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
         )
     )
     return result

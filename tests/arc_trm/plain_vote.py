@@ -1,13 +1,14 @@
 """The plain path from predictions to votes, one prediction at a time, and predictions to feed it with."""
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
+from arc_trm.vote import Predictions
 from data_prep.canvas import EOS, PAD, decode, encode
-from data_prep.grid import Augmentation, Grid, grid_digest
-from submission.candidates import Predictions
+from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order
 PlainVotes = dict[tuple[int, str], list[float]]
@@ -96,6 +97,19 @@ def weird_predictions(n: int, outputs: int, side: int, rng: np.random.Generator)
 
 def select(predictions: Predictions, rows: np.ndarray) -> Predictions:
     """Those predictions only, in that order."""
-    names = ("tokens", "halting", "outputs", "dihedrals", "permutations", "closed", "puzzles")
-    values = {name: getattr(predictions, name) for name in names}
-    return replace(predictions, **{name: value[rows] for name, value in values.items() if value is not None})
+    return Predictions(*(getattr(predictions, field.name)[rows] for field in fields(Predictions)))
+
+
+def votes_for(
+    votes: Sequence[tuple[int, Grid, float]], augmentations: Sequence[Augmentation] | None = None, side: int = 30
+) -> Predictions:
+    """A prediction of each grid, given as (number of the output, grid, halting probability)."""
+    made = augmentations or [IDENTITY] * len(votes)
+    canvases = [encode(one.apply(grid), side=side) for one, (_, grid, _) in zip(made, votes, strict=True)]
+    return Predictions(
+        np.stack(canvases),
+        np.array([halting for _, _, halting in votes], dtype=np.float32),
+        np.array([output for output, _, _ in votes], dtype=np.int32),
+        np.array([one.dihedral for one in made], dtype=np.uint8),
+        np.array([one.permutation for one in made], dtype=np.uint8),
+    )

@@ -1,0 +1,421 @@
+"""From predicted canvases to ranked candidates: cut, turn back, count, rank, keep on disk, score. No tensors here.
+
+The largest rectangle is cut out of every canvas, the colours and the dihedral element of its augmentation are undone,
+and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest; where a model
+has weighed them (`submission.likelihood`) the sum of log votes and log-probability goes first.
+
+A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks the last
+ties is the SHA-256 of the key, which makes it the published grid hash.
+"""
+
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import isqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, largest_rectangles
+from data_prep.files import InputError, sha256_hex, write_atomic
+from data_prep.grid import COLOURS, DIHEDRALS, INVERSE_DIHEDRAL, Augmentation, Grid, dihedral
+from data_prep.tasks import Task
+
+# Canvases handled at once: few enough to stay in the processor's cache.
+CHUNK = 1024
+# Halting probabilities are summed as integers of this many units: integer sums do not depend on the order
+# of feeding, and 64 bits hold eight million votes for one grid.
+HALT_UNITS = 1 << 40
+FILE_FORMAT = "arc-trm candidates 2"
+# It numbered the augmentations that voted, and a second file said what the numbers meant; the votes are the same.
+OLDER_FORMAT = "arc-trm candidates 1"
+OLDER_UNMEASURED = -1e300
+
+
+class AskedOutput(NamedTuple):
+    """One output that is asked for: that of test input number `test` of a task."""
+
+    task_id: str
+    test: int
+
+
+def outputs_of(tasks: Iterable[Task]) -> tuple[AskedOutput, ...]:
+    """Every asked output of the tasks, in their order."""
+    return tuple(AskedOutput(task.task_id, test) for task in tasks for test in range(len(task.tests)))
+
+
+# Predictions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """n predicted canvases at placement (0, 0), and the augmentation that each one was made under."""
+
+    tokens: NDArray[np.uint8]  # [n, side * side]
+    halting: NDArray[np.float32]  # [n] probability
+    outputs: NDArray[np.int32]  # [n] number of the asked output
+    dihedrals: NDArray[np.uint8]  # [n]
+    permutations: NDArray[np.uint8]  # [n, 10]
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not belong together."""
+        n = len(self.tokens)
+        if self.tokens.dtype != np.uint8 or self.tokens.ndim != 2 or self.side**2 != self.tokens.shape[1]:
+            raise ValueError(f"tokens {self.tokens.dtype}{list(self.tokens.shape)}, expected uint8[n, side * side]")
+        if self.permutations.shape != (n, COLOURS):
+            raise ValueError(f"permutations {list(self.permutations.shape)}, expected [{n}, {COLOURS}]")
+        for name in ("halting", "outputs", "dihedrals"):
+            values = getattr(self, name)
+            if values.shape != (n,):
+                raise ValueError(f"{name} {list(values.shape)}, expected [{n}]")
+
+    @property
+    def side(self) -> int:
+        """Side of the canvases."""
+        return isqrt(self.tokens.shape[1])
+
+
+def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[bytes]]:
+    """(rows, keys): the predictions that hold a grid, and its key with the augmentation undone.
+
+    It equals `augmentation.inverse().apply(grid)`, for whole groups of predictions at once. Rows come in no particular
+    order; those where nothing was cut out are missing. Raises ValueError for an augmentation that does not exist.
+    """
+    if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
+        raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")
+    tables = _token_tables(predictions.permutations)
+    heights, widths = _rectangles(predictions.tokens, predictions.side)
+    # Equal shape and dihedral element: one list of source cells serves them all. 13 bits sort by radix.
+    kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | predictions.dihedrals
+    rows = np.flatnonzero(heights)
+    rows = rows[np.argsort(kinds[rows], kind="stable")]
+    kinds = kinds[rows]
+    starts = np.flatnonzero(np.diff(kinds, prepend=np.uint16(0))).tolist()
+    keys: list[bytes] = []
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=False):
+        kind = int(kinds[start])
+        for first in range(start, end, CHUNK):
+            chosen = rows[first : min(first + CHUNK, end)]
+            keys += _undo(predictions.tokens[chosen], tables[chosen], (kind >> 8, kind >> 3 & 31), kind & 7)
+    return rows, keys
+
+
+def _rectangles(tokens: NDArray[np.uint8], side: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """(heights, widths) of all cuts, taken in pieces that stay in the cache."""
+    heights, widths = np.empty(len(tokens), dtype=np.uint8), np.empty(len(tokens), dtype=np.uint8)
+    for start in range(0, len(tokens), CHUNK):
+        part = slice(start, start + CHUNK)
+        heights[part], widths[part] = largest_rectangles(tokens[part], side)
+    return heights, widths
+
+
+def _token_tables(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """uint8[n, 12]: for every prediction the original colour behind each token."""
+    colours = np.arange(COLOURS, dtype=np.uint8)
+    wrong = (np.sort(permutations, axis=1) != colours).any(axis=1)
+    if wrong.any():
+        raise ValueError(f"colours {permutations[wrong][0].tolist()}, expected a permutation of 0-9")
+    tables = np.zeros((len(permutations), VOCAB_SIZE), dtype=np.uint8)
+    np.put_along_axis(tables, permutations.astype(np.intp) + COLOUR_OFFSET, colours[None], axis=1)
+    return tables
+
+
+def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[int, int], element: int) -> list[bytes]:
+    """Keys of the `shape` corner of every canvas, after the inverse of `element` and of the colours."""
+    side = isqrt(canvases.shape[1])
+    corner = np.arange(side * side).reshape(side, side)[: shape[0], : shape[1]]
+    source = dihedral(corner, INVERSE_DIHEDRAL[element])
+    # One look-up in the tables of all predictions laid end to end.
+    places = np.add(
+        canvases.take(source.reshape(-1), axis=1),
+        np.arange(0, tables.size, VOCAB_SIZE)[:, None],
+        dtype=np.intp,
+    )
+    keys = np.empty((len(canvases), 2 + source.size), dtype=np.uint8)
+    keys[:, :2] = source.shape
+    keys[:, 2:] = tables.reshape(-1).take(places)
+    return keys.view(f"V{keys.shape[1]}")[:, 0].tolist()
+
+
+def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
+    """Probabilities as integers; one that is not a number counts as 0, to break no tie and lose no good grid."""
+    probabilities = np.nan_to_num(halting.astype(np.float64), nan=0.0)
+    if probabilities.size and not (probabilities.min() >= 0.0 and probabilities.max() <= 1.0):
+        extremes = (float(probabilities.min()), float(probabilities.max()))
+        raise ValueError(f"halting probabilities from {extremes[0]:g} to {extremes[1]:g}, expected 0 to 1")
+    return np.rint(probabilities * HALT_UNITS).astype(np.int64)
+
+
+# An augmentation travels as one number: its dihedral element, then the ten digits of its permutation.
+_DIGITS = 10 ** np.arange(COLOURS - 1, -1, -1, dtype=np.int64)
+
+
+def _augmentation_numbers(predictions: Predictions) -> NDArray[np.int64]:
+    return predictions.dihedrals * np.int64(10**COLOURS) + predictions.permutations @ _DIGITS
+
+
+# Candidates and their votes -----------------------------------------------------------------------------------------
+
+
+def grid_key(grid: Grid) -> bytes:
+    """One byte height, one byte width, the cells row major; equal for equal grids only."""
+    return bytes(grid.shape) + np.ascontiguousarray(grid, dtype=np.uint8).tobytes()
+
+
+def key_grid(key: bytes) -> Grid:
+    """The grid of a key (read-only, shares the key's memory)."""
+    return np.frombuffer(key, dtype=np.uint8, offset=2).reshape(key[0], key[1])
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A distinct grid predicted for one output, with what speaks for it so far."""
+
+    key: bytes = field(repr=False)
+    votes: int
+    halting: int  # summed probabilities, in units of 1 / HALT_UNITS
+    numbers: list[int] = field(repr=False, compare=False)  # the augmentations that voted for it, some perhaps twice
+    log_probability: float = -math.inf  # by the model itself; not weighed: less than anything
+
+    @property
+    def grid(self) -> Grid:
+        """The grid (read-only)."""
+        return key_grid(self.key)
+
+    @property
+    def mean_halt(self) -> float:
+        """Mean halting probability of the predictions that voted for it."""
+        return self.halting / (self.votes * HALT_UNITS)
+
+    @property
+    def digest(self) -> str:
+        """The grid's hash."""
+        return sha256_hex(self.key)
+
+    @property
+    def augmentations(self) -> list[Augmentation]:
+        """The augmentations under which it was predicted, each once, the task as given first; empty: not recorded."""
+        parts = (divmod(number, 10**COLOURS) for number in sorted(set(self.numbers)))
+        return [Augmentation(element, tuple(map(int, f"{colours:0{COLOURS}d}"))) for element, colours in parts]
+
+
+class Tally:
+    """The candidates of a fixed list of outputs and their votes in all passes so far."""
+
+    def __init__(self, outputs: Iterable[AskedOutput]) -> None:
+        self.outputs = tuple(outputs)
+        self._candidates: list[dict[bytes, Candidate]] = [{} for _ in self.outputs]
+
+    def add(self, predictions: Predictions) -> None:
+        """Let predictions vote; an empty cut has no vote.
+
+        Raises ValueError (and adds nothing) for an output that is not ours or a probability outside 0-1.
+        """
+        rows, keys = candidate_keys(predictions)
+        outputs = predictions.outputs[rows]
+        if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
+            raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
+        halting, augmentations = _halt_units(predictions.halting[rows]), _augmentation_numbers(predictions)[rows]
+        columns = (outputs.tolist(), keys, halting.tolist(), augmentations.tolist())
+        for output, key, units, augmentation in zip(*columns, strict=True):
+            candidates = self._candidates[output]
+            candidate = candidates.get(key)
+            if candidate is None:
+                candidates[key] = Candidate(key, 1, units, [augmentation])
+            else:
+                candidate.votes += 1
+                candidate.halting += units
+                candidate.numbers.append(augmentation)
+
+    def weigh(self, output: int, keys: Sequence[bytes], log_probabilities: Sequence[float]) -> None:
+        """Remember how likely a model finds grids that have votes, in place of older values; else KeyError."""
+        for key, value in zip(keys, log_probabilities, strict=True):
+            self._candidates[output][key].log_probability = value
+
+    def candidates(self, output: int, limit: int | None = None) -> list[Candidate]:
+        """The best `limit` candidates (all by default) of output number `output`, best first.
+
+        The order of feeding does not matter. There are none where nothing was predicted.
+        """
+        ranked: list[Candidate] = []
+        # Digests are dear, so only those of ties are taken, and only as far as candidates are wanted.
+        for _, tied in groupby(sorted(self._candidates[output].values(), key=_order), key=_order):
+            if limit is not None and len(ranked) >= limit:
+                break
+            several = list(tied)
+            ranked += sorted(several, key=lambda candidate: candidate.digest) if len(several) > 1 else several
+        return ranked[:limit]
+
+    def total(self, output: int) -> int:
+        """All votes cast for output number `output`."""
+        return sum(candidate.votes for candidate in self._candidates[output].values())
+
+    def save(self, path: Path | str) -> None:
+        """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
+        rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
+        candidates = [candidate for _, candidate in rows]
+        numbers = [sorted(set(candidate.numbers)) for candidate in candidates]
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer,
+            format=np.array(FILE_FORMAT),
+            task_ids=np.array([output.task_id for output in self.outputs], dtype=np.str_),
+            tests=np.array([output.test for output in self.outputs], dtype=np.int64),
+            outputs=np.array([output for output, _ in rows], dtype=np.int64),
+            key_lengths=np.array([len(candidate.key) for candidate in candidates], dtype=np.int64),
+            keys=np.frombuffer(b"".join(candidate.key for candidate in candidates), dtype=np.uint8),
+            votes=np.array([candidate.votes for candidate in candidates], dtype=np.int64),
+            halting=np.array([candidate.halting for candidate in candidates], dtype=np.int64),
+            likelihood=np.array([candidate.log_probability for candidate in candidates], dtype=np.float64),
+            augmentation_counts=np.array([len(own) for own in numbers], dtype=np.int64),
+            augmentations=np.array([number for own in numbers for number in own], dtype=np.int64),
+        )
+        write_atomic(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tally":
+        """Read what `save` wrote, or the version before; raises InputError naming the file for anything else."""
+        columns = _read_columns(Path(path))
+        tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
+        keys = _cut(columns["keys"].tobytes(), columns["key_lengths"])
+        augmentations = _cut(columns["augmentations"].tolist(), columns["augmentation_counts"])
+        values = (columns[name].tolist() for name in ("outputs", "votes", "halting", "likelihood"))
+        for key, numbers, output, votes, halting, likelihood in zip(keys, augmentations, *values, strict=True):
+            tally._candidates[output][key] = Candidate(key, votes, halting, numbers, likelihood)
+        return tally
+
+
+def _order(candidate: Candidate) -> tuple[float, int, int]:
+    """What ranks a candidate among those of its output, lowest first, but for the digest."""
+    weighed = candidate.log_probability > -math.inf
+    merit = math.log(candidate.votes) + candidate.log_probability if weighed else -math.inf
+    return -merit, -candidate.votes, -candidate.halting
+
+
+# The columns of a candidates file; the older format has the puzzles' numbers in place of the last two.
+_COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", "likelihood")
+_AUGMENTATIONS = ("augmentation_counts", "augmentations")
+
+
+def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            found = str(file["format"])
+            if found not in (FILE_FORMAT, OLDER_FORMAT):
+                raise InputError(f"{path}: candidates of format {found!r}, expected {FILE_FORMAT!r}")
+            if found == FILE_FORMAT:
+                return {name: file[name] for name in (*_COLUMNS, *_AUGMENTATIONS)}
+            columns = {name: file[name] for name in _COLUMNS}
+            none = (np.zeros(len(columns["votes"]), np.int64), np.empty(0, np.int64))
+            likelihood = columns["likelihood"]
+            columns["likelihood"] = np.where(likelihood > OLDER_UNMEASURED, likelihood, -np.inf)
+            return columns | dict(zip(_AUGMENTATIONS, none, strict=True))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: cannot read ({error.strerror})") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path}: no candidates file ({error}), expected what --candidates wrote") from error
+
+
+def _cut(sequence: Any, lengths: NDArray[np.int64]) -> list[Any]:
+    """The sequence in pieces of these lengths."""
+    ends = np.cumsum(lengths).tolist()
+    return [sequence[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# Scores -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """How many outputs of one task are solved."""
+
+    task_id: str
+    solved: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The three scores of a submission and the tasks behind them."""
+
+    per_task: tuple[TaskScore, ...]
+
+    @property
+    def outputs_solved(self) -> int:
+        """Solved test outputs."""
+        return sum(task.solved for task in self.per_task)
+
+    @property
+    def outputs_total(self) -> int:
+        """All test outputs."""
+        return sum(task.total for task in self.per_task)
+
+    @property
+    def tasks_solved(self) -> int:
+        """Tasks with every output solved."""
+        return sum(task.solved == task.total for task in self.per_task)
+
+    @property
+    def tasks_total(self) -> int:
+        """All tasks."""
+        return len(self.per_task)
+
+    @property
+    def outputs(self) -> float:
+        """Solved outputs / all outputs."""
+        return self.outputs_solved / self.outputs_total
+
+    @property
+    def task_mean(self) -> float:
+        """Mean over tasks of the share of solved outputs."""
+        return math.fsum(task.solved / task.total for task in self.per_task) / self.tasks_total
+
+    @property
+    def tasks(self) -> float:
+        """Tasks solved entirely / all tasks."""
+        return self.tasks_solved / self.tasks_total
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """The three scores as fractions, with the counts behind them."""
+        return {
+            "outputs": {"solved": self.outputs_solved, "total": self.outputs_total, "score": self.outputs},
+            "task_mean": {"score": self.task_mean, "tasks": self.tasks_total},
+            "tasks": {"solved": self.tasks_solved, "total": self.tasks_total, "score": self.tasks},
+        }
+
+    def lines(self) -> list[str]:
+        """The three scores for a reader."""
+        return [
+            f"outputs    {self.outputs:7.2%}  {self.outputs_solved} of {self.outputs_total} outputs solved",
+            f"task_mean  {self.task_mean:7.2%}  mean share of solved outputs over {self.tasks_total} tasks",
+            f"tasks      {self.tasks:7.2%}  {self.tasks_solved} of {self.tasks_total} tasks solved entirely",
+        ]
+
+
+def score_ranked(
+    ranked: Mapping[str, Sequence[Sequence[Grid]]], solutions: Mapping[str, Sequence[Grid]], k: int
+) -> Scores:
+    """pass@k: the scores if the first k grids listed for each output were handed in (task -> outputs -> grids).
+
+    Raises ValueError unless tasks and numbers of outputs are the same in both.
+    """
+    if not solutions or {t: len(o) for t, o in ranked.items()} != {t: len(o) for t, o in solutions.items()}:
+        raise ValueError(
+            f"answers to {len(ranked)} tasks, expected all outputs of {len(solutions)} tasks with solutions"
+        )
+    return Scores(
+        tuple(
+            TaskScore(task_id, sum(map(_is_among, outputs, [grids[:k] for grids in ranked[task_id]])), len(outputs))
+            for task_id, outputs in solutions.items()
+        )
+    )
+
+
+def _is_among(solution: Grid, grids: Sequence[Grid]) -> bool:
+    return any(np.array_equal(solution, grid) for grid in grids)
