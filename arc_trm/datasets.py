@@ -25,6 +25,7 @@ class TrainingData:
     parts: list[Part]
     examples_per_epoch: int
     naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to; None where there is one row
+    row_names: tuple[str, ...] = ()  # where rows belong to tasks: the digests of their demonstrations
     training_tasks: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -73,6 +74,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         [Part(source, source.batch_size) for source in sources],
         int(store.pair_training.sum()),
         PuzzleNaming.of_tasks(store) if task_rows else PuzzleNaming.of(store),
+        store.demonstration_digests() if task_rows else (),
         store.training_digests(),
         {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
     )

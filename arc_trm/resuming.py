@@ -64,8 +64,8 @@ def begin(
     if line is None:
         line = "starting a new run"
         if start.init_from is not None:
-            line = f"starting from {start.init_from}"
-            load_export(trainer, read_export(start.init_from))
+            known = load_export(trainer, read_export(start.init_from))
+            line = f"starting from {start.init_from}" + (f", which knows {known} of the tasks" if known else "")
     _check_agreement(trainer, start.out)
     if trainer.accelerator.is_main_process:
         if trainer.saved_step is not None:
@@ -142,8 +142,11 @@ def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: d
     return f": {known} of {len(tensors[TABLE])} puzzles are known"
 
 
-def load_export(trainer: Trainer, exported: Export) -> None:
-    """Take an export's weights; every puzzle starts from its mean embedding. Raises InputError where sizes differ."""
+def load_export(trainer: Trainer, exported: Export) -> int:
+    """Take an export's weights, and its embedding rows for those of `trainer.row_names` that it knows.
+
+    All other rows start from its mean embedding. Returns how many are known; raises InputError where sizes differ.
+    """
     own, other = (
         {name: value for name, value in to_json(model).items() if name not in FREE}
         for model in (trainer.config.model, exported.model)
@@ -155,4 +158,12 @@ def load_export(trainer: Trainer, exported: Export) -> None:
     if trainer.ema is not None:
         for average, parameter in zip(trainer.ema.averages, trainer.model.parameters(), strict=True):
             average.copy_(parameter.detach())
-    trainer.embedding.table.copy_(exported.puzzle_mean.expand_as(trainer.embedding.table))
+    table = trainer.embedding.table
+    table.copy_(exported.puzzle_mean.expand_as(table))
+    if exported.puzzle_table is None or not trainer.row_names:
+        return 0
+    rows = {name: row for row, name in enumerate(exported.puzzle_names or ())}
+    known = [number for number, name in enumerate(trainer.row_names) if name in rows]
+    kept = exported.puzzle_table[[rows[trainer.row_names[number]] for number in known]]
+    table[known] = kept.to(table)
+    return len(known)

@@ -165,12 +165,22 @@ def last_good(trainer: Trainer, out: Path) -> str:
 
 
 def export(trainer: Trainer, out: Path, training_tasks: tuple[str, ...], facts: dict[str, Any]) -> None:
-    """Write the export of the trainer's averaged weights; the main process writes."""
+    """Write the export of the trainer's averaged weights, with its embedding rows where they have names.
+
+    The main process writes.
+    """
     with trainer.averaged():
         weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
-    config, mean = trainer.config, trainer.embedding.table.mean(0)
+    config, table, names = trainer.config, trainer.embedding.table, trainer.row_names
     exported = Export(
-        config.model, config.halting, weights, mean, training_tasks, facts={"steps": trainer.step, **facts}
+        config.model,
+        config.halting,
+        weights,
+        table.mean(0),
+        training_tasks,
+        table.half() if names else None,
+        names or None,
+        {"steps": trainer.step, **facts},
     )
     _in_main_process(trainer, lambda: write_export(out, exported))
 

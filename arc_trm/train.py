@@ -124,6 +124,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         data.planned_steps(config),
         compile_model=(lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None,
     )
+    trainer.row_names = data.row_names
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
     line = run.begin(trainer, start, data.naming, facts["data_digest"], data.facts)
     if accelerator.is_main_process:

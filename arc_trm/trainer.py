@@ -78,6 +78,7 @@ class Trainer:
         self.seconds = 0.0
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
         self.naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to, for checkpoints
+        self.row_names: tuple[str, ...] = ()  # what names the embedding rows in an export; none: it keeps their mean
         self.saved_step: int | None = None  # whose state the newest checkpoint holds
         self.should_stop: Callable[[], bool] = lambda: False  # whether an evaluation is to end early; collective
         device = accelerator.device

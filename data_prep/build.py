@@ -7,16 +7,33 @@ python -m data_prep.build arc --source own=tasks.json:solutions.json --out data/
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_prep import conceptarc, maze, sudoku
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
-from data_prep.corpus import PINNED, RECIPES, Corpus, Merge, conceptarc_corpus, merge, own_corpus, pinned_corpus
+from data_prep.corpus import (
+    PINNED,
+    RECIPES,
+    Corpus,
+    Merge,
+    conceptarc_corpus,
+    hold_out,
+    merge,
+    own_corpus,
+    pinned_corpus,
+)
 from data_prep.files import InputError, refuse_foreign, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
+from data_prep.tasks import Task
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
+HOLD_OUT_HELP = (
+    "train on the demonstrations alone of N tasks of the first training corpus that fit the canvas, and score these in "
+    "place of what the recipe scores (0: none)"
+)
 SOURCE_HELP = "a file or folder of tasks (SOLUTIONS: Kaggle's file of outputs), or a corpus: " + ", ".join(PINNED)
 
 
@@ -34,6 +51,7 @@ def add_arc_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("--augmentations", metavar="N", type=count, default=1000, help="puzzles beside each task itself (1000)")
     add("--seed", metavar="N", type=count, default=0, help="which augmentations are drawn (0)")
     add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
+    add("--hold-out", metavar="N", type=count, default=0, help=HOLD_OUT_HELP)
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
     parser.set_defaults(run=build_arc)
@@ -50,10 +68,20 @@ def build_arc(arguments: argparse.Namespace) -> int:
     """Build, save and report the ARC dataset that the arguments describe."""
     refuse_foreign(arguments.out)
     training, scored, guarded, own = _corpora(arguments)
+    described = [corpus.describe() for corpus in (*training, *scored)]
+    held_out: set[str] = set()
+    if arguments.hold_out:
+        if not training:
+            raise InputError("--hold-out: there is no training corpus to hold tasks of")
+        training[0], held = hold_out(training[0], arguments.hold_out, partial(_fits, arguments.canvas))
+        scored.append(held)
+        held_out = {task.name for task in held.tasks}
     merged = merge(training, scored, guarded, own, arguments.allow_leak)
     for line in describe_merge(merged):
         print(line)
     entries = fitting(merged.entries, arguments.canvas)
+    if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
+        entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     store = build_store(
         entries,
         arguments.augmentations,
@@ -61,13 +89,18 @@ def build_arc(arguments: argparse.Namespace) -> int:
         {
             "recipe": arguments.recipe,
             "canvas": arguments.canvas,
-            "corpora": [corpus.describe() for corpus in (*training, *scored)],
+            "held_out": sorted(held_out),
+            "corpora": described,
             **merged.describe(),
         },
     )
     save(store, arguments.out)
     print(summary(store, arguments.out))
     return 0
+
+
+def _fits(side: int, task: Task) -> bool:
+    return choose_side(TaskEntry.demonstrations_only(task).visible) <= side
 
 
 def fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -201,6 +201,21 @@ def merge(
         )
     entries = _leave_out(entries, left_out)
     return Merge(tuple(entries), of_own, left_out, tuple(duplicates), len(repeated))
+
+
+def hold_out(corpus: Corpus, count: int, fits: Callable[[Task], bool]) -> tuple[Corpus, Corpus]:
+    """The corpus without `count` of its tasks, and these: of the tasks that fit, those whose ids hash lowest (SHA-256).
+
+    Raises InputError where fewer fit.
+    """
+    candidates = [task for task in corpus.tasks if fits(task)]
+    if len(candidates) < count:
+        raise InputError(f"--hold-out {count}: only {len(candidates)} tasks of {corpus.name} fit the canvas")
+    chosen = sorted(candidates, key=lambda task: sha256_hex(task.task_id.encode()))[:count]
+    names = {task.task_id for task in chosen}
+    kept = tuple(task for task in corpus.tasks if task.task_id not in names)
+    held = tuple(task for task in corpus.tasks if task.task_id in names)
+    return replace(corpus, tasks=kept), replace(corpus, tasks=held)
 
 
 def _labels(entry: TaskEntry) -> list[tuple[int, Any]]:

@@ -31,7 +31,7 @@ from data_prep.files import (
 from data_prep.grid import Augmentation, Grid
 from data_prep.overlap import pair_digest
 from data_prep.progress import Progress
-from data_prep.tasks import Pair, Task, task_digest
+from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 
 if TYPE_CHECKING:
     from data_prep.cell_store import CellStore
@@ -139,6 +139,13 @@ class ArcStore:
     def augmentation(self, puzzle: int) -> Augmentation:
         """The augmentation that makes a puzzle out of its task."""
         return Augmentation(int(self.puzzle_dihedrals[puzzle]), tuple(map(int, self.puzzle_permutations[puzzle])))
+
+    def demonstration_digests(self) -> tuple[str, ...]:
+        """Of every group the digest of its demonstrations, whatever their order."""
+        pairs = [Pair(self.input(pair), self.output(pair)) for pair in range(len(self.pair_groups))]
+        shown = self.pair_tests < 0
+        bounds = zip(self.group_pairs[:-1].tolist(), self.group_pairs[1:].tolist(), strict=True)
+        return tuple(pairs_digest([pairs[i] for i in range(first, end) if shown[i]]) for first, end in bounds)
 
     def training_digests(self) -> tuple[str, ...]:
         """One line a training task, content digest and label digests: what exports keep for `trained_on`."""

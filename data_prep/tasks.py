@@ -45,8 +45,13 @@ def task_digest(task: Task) -> str:
 
     Equal to the published puzzle hash where no output is hidden.
     """
-    outputs = ("" if pair.output is None else grid_digest(pair.output) for pair in task.pairs)
-    lines = sorted(f"{grid_digest(pair.input)}|{output}" for pair, output in zip(task.pairs, outputs, strict=True))
+    return pairs_digest(task.pairs)
+
+
+def pairs_digest(pairs: Sequence[Pair]) -> str:
+    """SHA-256 over pairs in sorted order; of a task's demonstrations it names the task wherever it turns up."""
+    outputs = ("" if pair.output is None else grid_digest(pair.output) for pair in pairs)
+    lines = sorted(f"{grid_digest(pair.input)}|{output}" for pair, output in zip(pairs, outputs, strict=True))
     return hashlib.sha256("|".join(lines).encode()).hexdigest()
 
 

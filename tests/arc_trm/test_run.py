@@ -469,6 +469,22 @@ def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
         assert second.optimiser.state == {}
 
 
+def test_named_rows_come_along_with_an_export_and_unknown_ones_start_from_the_mean(tmp_path: Path) -> None:
+    first = tiny_trainer()
+    first.row_names = tuple("abcdefghijk")
+    go(tmp_path / "first", trainer=first)
+    second = tiny_trainer()
+    second.row_names = tuple("xkwbyzvutsr")
+    start(tmp_path / "second", trainer=second, init_from=tmp_path / "first")
+    mean, table = first.embedding.table.mean(0), second.embedding.table
+    for number, name in enumerate(second.row_names):
+        row = first.embedding.table["abcdefghijk".index(name)].half().float() if name in "kb" else mean
+        assert torch.equal(table[number], row)
+    third = tiny_trainer()  # knows no names: all rows start from the mean
+    start(tmp_path / "third", trainer=third, init_from=tmp_path / "first")
+    assert torch.equal(third.embedding.table, mean.expand(PUZZLES, -1))
+
+
 def test_a_deeper_recursion_may_start_from_an_export_another_size_not(tmp_path: Path) -> None:
     go(tmp_path / "first")
     start(

@@ -1,5 +1,6 @@
 """The build command: recipes, merges, leaks, wrong input."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 
 from data_prep.build import main
+from data_prep.canvas import choose_side
+from data_prep.corpus import pinned_corpus
 from data_prep.files import InputError
-from data_prep.store import ARC_ARRAYS, ArcStore, load
+from data_prep.overlap import pair_digest
+from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, load
 from tests.conftest import REPOSITORY
 from tests.data_prep.material import as_json, random_task
 
@@ -274,3 +278,33 @@ def test_a_canvas_that_no_task_fits_is_refused(files: Files, out: Path) -> None:
     with pytest.raises(InputError, match="--canvas 11: none of 1 tasks fits, expected a larger canvas"):
         build(out, "--scored", f"a={tasks}", "--canvas", "11")
     assert not out.exists()
+
+
+def test_held_out_tasks_alone_are_scored_and_their_test_pairs_train_nothing(out: Path) -> None:
+    assert (
+        main(
+            ["arc", "--recipe", "arc1", "--canvas", "11", "--hold-out", "7", "--augmentations", "1", "--out", str(out)]
+        )
+        == 0
+    )
+    store = load(out)
+    held = [group.task_id for group in store.groups if group.scored]
+    tasks = {task.task_id: task for task in pinned_corpus("arc1-training").tasks}
+    fitting = [name for name, task in tasks.items() if choose_side(TaskEntry.demonstrations_only(task).visible) == 11]
+    # The rule: lowest SHA-256 of the task's id.
+    assert sorted(held) == sorted(sorted(fitting, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:7])
+    assert store.manifest["held_out"] == sorted(f"arc1-training/{name}" for name in held)
+    labels = {text for group in store.groups for text in group.labels}
+    shown = {str(pair_digest(pair)) for name in held for pair in tasks[name].demonstrations}
+    for name in held:
+        assert not {str(pair_digest(pair)) for pair in tasks[name].tests} & labels - shown
+    evaluation = [g for g, group in enumerate(store.groups) if group.corpus == "arc1-evaluation"]
+    assert len(evaluation) == 77
+    assert not store.pair_training[(store.pair_tests >= 0) & np.isin(store.pair_groups, evaluation)].any()
+
+
+def test_more_tasks_than_fit_cannot_be_held_out(files: Files, out: Path) -> None:
+    with pytest.raises(InputError, match="--hold-out 500: only 178 tasks of arc1-training fit the canvas"):
+        main(["arc", "--recipe", "arc1", "--canvas", "11", "--hold-out", "500", "--out", str(out)])
+    with pytest.raises(InputError, match="no training corpus"):
+        main(["arc", "--scored", "arc1-training", "--hold-out", "5", "--out", str(out)])

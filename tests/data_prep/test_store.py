@@ -13,7 +13,7 @@ from data_prep.canvas import choose_side
 from data_prep.files import InputError, read_manifest, refuse_foreign
 from data_prep.grid import IDENTITY
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
-from data_prep.tasks import Pair, task_digest
+from data_prep.tasks import Pair, pairs_digest, task_digest
 from tests.conftest import REPOSITORY
 from tests.data_prep.material import grid, pair, random_task, task
 
@@ -256,3 +256,12 @@ def test_saving_replaces_nothing_but_a_dataset(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds notes\.txt, expected a new folder or an older dataset"):
         refuse_foreign(folder)
+
+
+def test_a_task_is_named_by_its_demonstrations_in_any_order() -> None:
+    first, other = random_task(3, "first"), random_task(4, "last")
+    shuffled = replace(first, task_id="other", demonstrations=first.demonstrations[::-1], tests=other.tests)
+    entries = [TaskEntry.all_pairs(first), TaskEntry.demonstrations_only(shuffled), TaskEntry.all_pairs(other)]
+    names = build_store(entries, 3, seed=0).demonstration_digests()
+    assert names[0] == names[1] != names[2]
+    assert names[2] == pairs_digest(other.demonstrations)
