@@ -23,15 +23,15 @@ from arc_trm.trainer import Trainer
 from arc_trm.vote import score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import Corpus, merge, pinned_corpus
-from data_prep.files import read_json, run_program, write_atomic
+from data_prep.files import run_program, write_atomic
 from data_prep.progress import duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task, read_solutions, write_tasks
 from submission import report, score, solve
 from submission.attempts import read_submission
-from submission.desk import make_folder, summary_path
 from submission.plan import duration
 from submission.preflight import try_arithmetic
+from submission.submission_file import make_folder, read_summary
 
 TASKS = 20
 SIDE = CANVAS_SIDES[0]
@@ -94,7 +94,7 @@ def scored(submission: Path, solutions: Path, log: Path) -> str:
     write_atomic(log, ("\n".join(lines) + "\n").encode())
     print("\n".join(scores.lines()))
     # Where the model said nothing, simple guesses were handed in; what these solve is not the model's merit.
-    counts = read_json(summary_path(submission))["predicted_attempts"]
+    counts = (read_summary(submission) or {})["predicted_attempts"]
     predicted = {
         task_id: [tuple(pair)[:n] for pair, n in zip(outputs, counts[task_id], strict=True)]
         for task_id, outputs in attempts.items()

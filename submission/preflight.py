@@ -17,9 +17,9 @@ from data_prep.files import InputError
 from data_prep.progress import duration_text
 from data_prep.tasks import Task
 from submission.adapt import agreed_values
-from submission.desk import Desk
 from submission.plan import TimePlan
 from submission.settings import Settings
+from submission.submission_file import SubmissionFile
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
@@ -141,14 +141,14 @@ def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelera
 # The table ------------------------------------------------------------------------------------------------
 
 
-def table(arithmetics: Sequence[Arithmetic], desk: Desk, export: Export, plan: TimePlan, mode: str) -> str:
+def table(arithmetics: Sequence[Arithmetic], file: SubmissionFile, export: Export, plan: TimePlan, mode: str) -> str:
     """What was found, a line each."""
     rows = [("mode", mode), ("checkpoint", describe_export(export))]
     rows += [(str(arithmetic.device), describe_device(arithmetic)) for arithmetic in arithmetics]
     rows += [
         ("memory", f"{available_memory() / 1e9:.1f} GB free"),
-        ("disk", f"{shutil.disk_usage(desk.out.parent).free / 1e9:.1f} GB free at {desk.out.parent}"),
-        ("challenges", describe_tasks(desk.tasks)),
+        ("disk", f"{shutil.disk_usage(file.path.parent).free / 1e9:.1f} GB free at {file.path.parent}"),
+        ("challenges", describe_tasks(file.tasks)),
         ("time", f"{duration_text(plan.budget)}, {duration_text(plan.reserve)} of them in reserve"),
         ("software", f"Python {platform.python_version()}, torch {torch.__version__}, {sys.platform}"),
     ]

@@ -18,14 +18,14 @@ from typing import Any
 import orjson
 
 from arc_trm.vote import AskedOutput, Tally
-from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import DIHEDRALS
 from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import PALETTE
 from submission.attempts import Submission, check_complete, read_submission
 from submission.film_file import read_film
-from submission.meta import read_meta
 from submission.report_data import Material, known_scores, report_data
+from submission.submission_file import read_summary, remarks
 
 # Concatenated in this order: each may use what stands before it.
 SCRIPTS = ("grids.js", "charts.js", "film.js", "tasks.js", "page.js")
@@ -75,19 +75,19 @@ def _embedded_json(value: Mapping[str, Any]) -> str:
 
 def read_material(arguments: argparse.Namespace) -> Material:
     """Everything the command line names, read and checked against each other."""
-    named = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates, arguments.summary)
+    named = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates)
     refuse_input(arguments.out, [*named, *arguments.film])
     tasks = read_tasks(arguments.challenges, arguments.solutions)
     submission = read_submission(arguments.submission)
     expected = {task.task_id: len(task.tests) for task in tasks}
     check_complete(arguments.submission, submission, expected, arguments.challenges)
-    candidates = arguments.candidates
+    candidates, summary = arguments.candidates, read_summary(arguments.submission)
     return Material(
         tasks,
         submission,
         None if candidates is None else _read_tally(candidates, tasks),
-        read_meta(arguments.submission),
-        _read_summary(arguments.submission, arguments.summary),
+        remarks(summary or {}),
+        summary,
         [_checked_film(path, submission) for path in arguments.film],
         arguments.leading,
     )
@@ -99,22 +99,6 @@ def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     if not known & set(tally.outputs):
         raise InputError(f"{path}: speaks of none of the {len(tasks)} tasks; is that another set?")
     return tally
-
-
-def summary_path(submission: Path | str) -> Path:
-    """`submission.summary.json` beside `submission.json`."""
-    path = Path(submission)
-    return path.with_name(f"{path.stem}.summary.json")
-
-
-def _read_summary(submission: Path, named: Path | None) -> Mapping[str, Any] | None:
-    path = summary_path(submission) if named is None else named
-    if named is None and not path.exists():
-        return None
-    value = read_json(path)
-    if not isinstance(value, dict) or "seconds" not in value:  # which every summary has, and no other file of ours
-        raise InputError(f"{path}: no summary of solving, expected an object with 'seconds'")
-    return value
 
 
 def _checked_film(path: Path, submission: Submission) -> dict[str, Any]:
@@ -141,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks it answers: a file or a folder")
     add("--solutions", metavar="FILE", type=Path, help="the known outputs, for scores and differences")
     add("--candidates", metavar="FILE", type=Path, help="the votes that were saved while solving (.npz)")
-    add("--summary", metavar="FILE", type=Path, help="time and more (default: SUBMISSION's .summary.json, if any)")
     add("--film", metavar="FILE", type=Path, action="append", default=[], help="a film of python -m submission.film")
     add("--leading", metavar="N", type=_count, default=6, help="candidates shown for every test output (6)")
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")

@@ -14,14 +14,21 @@ from arc_trm.vote import AskedOutput, Candidate, Scores, Tally, grid_key
 from data_prep.grid import DIHEDRALS, IDENTITY, Augmentation, Grid
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission
-from submission.meta import SubmissionMeta
 from submission.score import score
 
 Json = dict[str, Any]
 NAMES_SHOWN = 12  # augmentations listed by name with a candidate; all of them are counted
 BINS = 10
 # Fields of a summary that the page shows in their own places.
-SHOWN_ELSEWHERE = {"seconds", "scores", "checkpoint", "contaminated", "predicted_attempts", "troubles"}
+SHOWN_ELSEWHERE = {
+    "seconds",
+    "scores",
+    "checkpoint",
+    "leak",
+    "trained_on",
+    "predicted_attempts",
+    "troubles",
+}
 LONG = 12  # entries of an object that are counted rather than shown
 
 
@@ -32,7 +39,7 @@ class Material:
     tasks: Sequence[Task]  # the submission answers just these
     submission: Submission
     tally: Tally | None = None
-    meta: SubmissionMeta | None = None
+    remarks: Sequence[str] = ()  # what must be known before believing a score
     summary: Mapping[str, Any] | None = None  # what solving said about itself
     films: Sequence[Mapping[str, Any]] = ()
     leading: int = 6  # candidates shown for every output
@@ -71,7 +78,7 @@ def known_scores(material: Material) -> Scores | None:
 def _remarks(material: Material) -> list[str]:
     """What a reader must know before believing a figure."""
     troubles = (material.summary or {}).get("troubles") or []
-    return [*(material.meta.lines() if material.meta else []), *(f"trouble while solving: {line}" for line in troubles)]
+    return [*material.remarks, *(f"trouble while solving: {line}" for line in troubles)]
 
 
 def grid_text(grid: Grid) -> str:

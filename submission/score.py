@@ -21,7 +21,7 @@ from data_prep.files import InputError, run_program
 from data_prep.grid import Grid
 from data_prep.tasks import read_solutions, read_tasks
 from submission.attempts import Submission, check_complete, read_submission
-from submission.meta import meta_path, read_meta
+from submission.submission_file import read_summary, remarks, summary_path
 
 
 def score(submission: Submission, solutions: Mapping[str, Sequence[Grid]]) -> Scores:
@@ -69,8 +69,8 @@ def _check_against_challenges(submission: Submission, arguments: argparse.Namesp
 
 
 def _remarks(arguments: argparse.Namespace, scores: Scores) -> list[str]:
-    meta = read_meta(arguments.submission)
-    lines = [] if meta is None else [f"{meta_path(arguments.submission).name}: {line}" for line in meta.lines()]
+    name = summary_path(arguments.submission).name
+    lines = [f"{name}: {line}" for line in remarks(read_summary(arguments.submission) or {})]
     if arguments.per_task:
         lines += [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task]
     return lines

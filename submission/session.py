@@ -1,6 +1,6 @@
 """One run of solving: adapt an exported model, let its answers vote in passes, keep the file up to date."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +19,14 @@ from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, TaskEntry, build_store
+from data_prep.tasks import Task
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
-from submission.desk import Desk
 from submission.likelihood import Likelihood
-from submission.meta import SubmissionMeta
 from submission.plan import TimePlan
 from submission.predict import Voter
 from submission.preflight import chosen_precision, table, usable_arithmetic
 from submission.settings import Settings
+from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 # Puzzles of a task in the largest pass: the file is written anew at least this often.
@@ -56,7 +56,7 @@ class Session:
     export: Export
     settings: Settings
     plan: TimePlan
-    desk: Desk
+    file: SubmissionFile
     accelerator: Accelerator
     stop: Callable[[], bool] = lambda: False  # this process was asked to end
     store: ArcStore = field(init=False)
@@ -91,7 +91,7 @@ class Session:
         """Go on after a failure within this context; not among several processes, where the others would wait for
         the one that failed: there the launcher ends them all, and the last file stays.
         """
-        return self.desk.tolerated(what) if self.accelerator.num_processes == 1 else nullcontext()
+        return self.file.tolerated(what) if self.accelerator.num_processes == 1 else nullcontext()
 
     def ends(self, end: float) -> bool:
         """Whether any process was asked to stop, or sees `end` on its clock."""
@@ -107,7 +107,7 @@ class Session:
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
         batch = settings.predict_batch or each * accelerator.num_processes
-        asked = asked_outputs(self.store, self.desk.tally.outputs)
+        asked = asked_outputs(self.store, self.file.tally.outputs)
         repeats, task_rows = settings.canvas != "strict", self.export.model.embedding_rows == "task"
         self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats, task_rows)
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
@@ -119,13 +119,13 @@ class Session:
 
     def make_store(self) -> ArcStore:
         """The puzzles of all tasks; without those tasks that cannot be augmented, if there are such."""
-        entries = [TaskEntry.demonstrations_only(task) for task in self.desk.tasks]
-        with self.desk.tolerated("augmentation, trying each task alone"):
+        entries = [TaskEntry.demonstrations_only(task) for task in self.file.tasks]
+        with self.file.tolerated("augmentation, trying each task alone"):
             return build_store(entries, self.settings.augmentations, self.settings.seed)
         return build_store(list(filter(self._is_usable, entries)), self.settings.augmentations, self.settings.seed)
 
     def _is_usable(self, entry: TaskEntry) -> bool:
-        with self.desk.tolerated(f"task {entry.task.task_id} is left out"):
+        with self.file.tolerated(f"task {entry.task.task_id} is left out"):
             build_store([entry], self.settings.augmentations, self.settings.seed)
             return True
         return False
@@ -148,7 +148,7 @@ class Session:
         try:
             adapt(self.trainer, self.pace, self.stop, self.early_pass)
         except NonFiniteLoss as error:
-            with self.desk.tolerated("adaptation, going on with earlier weights"):
+            with self.file.tolerated("adaptation, going on with earlier weights"):
                 raise InputError(str(error)) from error
             self.pace.restore(self.trainer)
 
@@ -188,8 +188,8 @@ class Session:
         if self.settings.likelihood and not self.ends(self.plan.prediction_end):
             voter = self.voter
             likelihood = Likelihood(self.store, voter.asked, voter.batch_size, self.accelerator, WEIGHING_PUZZLES)
-            likelihood.weigh(self.trainer.predictor(), self.desk.tally, self.stopwatch(self.plan.prediction_end))
-            self.desk.write()
+            likelihood.weigh(self.trainer.predictor(), self.file.tally, self.stopwatch(self.plan.prediction_end))
+            self.file.write()
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
         """What says, after every batch and to all processes alike, whether the next one would end too late."""
@@ -208,11 +208,11 @@ class Session:
         began, over = self.plan.now(), self.stopwatch(end)
         quiet = not self.accelerator.is_main_process
         with Progress(f"predicting up to vote {part.stop}", len(rows), unit="answers", quiet=quiet) as bar:
-            complete = self.voter.vote(self.trainer.predictor(), rows, self.desk.tally, bar.update, over)
+            complete = self.voter.vote(self.trainer.predictor(), rows, self.file.tally, bar.update, over)
         if complete:
             self.plan.seconds_per_token = (self.plan.now() - began) / self.tokens(rows)
             self.measured = True
-        self.desk.write()
+        self.file.write()
         return complete
 
 
@@ -227,37 +227,39 @@ def asked_outputs(store: ArcStore, outputs: tuple[AskedOutput, ...]) -> NDArray[
 # From the program ---------------------------------------------------------------------------------------------------
 
 
-def solve(desk: Desk, checkpoint: Path, settings: Settings, plan: TimePlan, facts: dict[str, Any]) -> None:
-    """Solve the desk's tasks with the export at `checkpoint`, adding to `facts` for the summary.
+def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: TimePlan) -> None:
+    """Solve the file's tasks with the export at `checkpoint`, adding to the facts of its summary.
 
     Raises InputError where there is no export, or none that fits; the file holds fallbacks then.
     """
     with stop_on_signal() as stop:
         with plan.phase("set-up"):
             export = read_export(checkpoint)
-            desk.meta = meta_of(desk, export)
+            file.facts |= provenance(file.tasks, export)
             arithmetics = usable_arithmetic()
-            accelerator = make_accelerator("none", desk.out.parent)
+            accelerator = make_accelerator("none", file.path.parent)
             if accelerator.is_main_process:
-                print(table(arithmetics, desk, export, plan, facts["mode"]), flush=True)
+                print(table(arithmetics, file, export, plan, file.facts["mode"]), flush=True)
             settings = replace(settings, precision=chosen_precision(settings, arithmetics, accelerator))
-        facts |= {"checkpoint": export.facts["sha256"], "contaminated": list(desk.meta.trained_on)}
-        facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}
-        session = Session(export, settings, plan, desk, accelerator, lambda: stop.requested)
+        file.facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}
+        session = Session(export, settings, plan, file, accelerator, lambda: stop.requested)
         try:
             session.run()
         finally:
             with plan.phase("writing"):
-                desk.write()
-        facts |= {"precision": settings.precision, "adaptation_steps": session.trainer.step}
-        facts |= {"seconds_per_step": session.pace.step_seconds, "loss": session.pace.loss}
+                file.write()
+        file.facts |= {"precision": settings.precision, "adaptation_steps": session.trainer.step}
+        file.facts |= {"seconds_per_step": session.pace.step_seconds, "loss": session.pace.loss}
         if stop.requested:
-            facts["status"] = STOPPED_BY_SIGNAL
+            file.facts["status"] = STOPPED_BY_SIGNAL
         accelerator.end_training()
 
 
-def meta_of(desk: Desk, export: Export) -> SubmissionMeta:
-    """What has to be known about the checkpoint, above all which tasks it was trained on."""
-    seen = set(trained_on(desk.tasks, export.training_tasks).tests)
-    names = tuple(task.task_id for task in desk.tasks if task.name in seen)
-    return SubmissionMeta(export.facts["sha256"], bool(export.facts.get("leak")), names)
+def provenance(tasks: Sequence[Task], export: Export) -> dict[str, Any]:
+    """What has to be known about the checkpoint, above all which of the tasks it was trained on."""
+    seen = set(trained_on(tasks, export.training_tasks).tests)
+    return {
+        "checkpoint": export.facts["sha256"],
+        "leak": bool(export.facts.get("leak")),
+        "trained_on": [task.task_id for task in tasks if task.name in seen],
+    }

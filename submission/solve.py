@@ -16,9 +16,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from arc_trm.vote import Scores
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
@@ -26,12 +23,12 @@ from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import read_submission
-from submission.desk import Desk, make_folder, summary_path
 from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
 from submission.score import score
 from submission.settings import Settings, add_settings, positive
 from submission.show import show_attempts
+from submission.submission_file import SubmissionFile, make_folder, remarks
 from submission.watchdog import Watchdog
 
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
@@ -43,45 +40,38 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     arguments = parser().parse_args(argv)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
-    refuse_clashes(arguments)
+    refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
     with plan.phase("set-up"):
         checkpoint = arguments.checkpoint or find_export(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoint)
-        desk = Desk(tasks, arguments.out, arguments.candidates, writes=is_first_process())
+        file = SubmissionFile(tasks, arguments.out, arguments.candidates, is_first_process(), {"mode": mode})
         # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
         if holds_export(checkpoint) or not arguments.out.exists():
             keep_older(arguments.out)
-            desk.open()
-    facts: dict[str, Any] = {"mode": mode}
-    summary = arguments.summary or summary_path(arguments.out)
-    watchdog = Watchdog(plan.left(plan.last_call), lambda: leave(desk, plan, facts, summary))
+            file.open()
+    watchdog = Watchdog(plan.left(plan.last_call), lambda: leave(file, plan))
     with watchdog if watched else nullcontext():
         with plan.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
         try:
-            solve(desk, checkpoint, settings, plan, facts)
+            solve(file, checkpoint, settings, plan)
         except InputError:
-            if desk.written is not None and not desk.votes:
-                print(f"note: {desk.out} is complete and valid, but holds fallbacks alone", file=sys.stderr)
+            if file.written is not None and not file.votes:
+                print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
-        if desk.written is not None and are_own(arguments.challenges):
-            print(show_attempts(desk.tasks[:MOST_SHOWN], desk.written.submission, desk.tally) + "\n")
-        report(desk, plan, facts, summary)
-    return int(facts.get("status", 0))
+        if file.written is not None and are_own(arguments.challenges):
+            print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally) + "\n")
+        report(file, plan)
+    return int(file.facts.get("status", 0))
 
 
-def refuse_clashes(arguments: argparse.Namespace) -> None:
-    """Raise InputError where two of the files to write are one, or where one of them is the challenges file."""
-    written = {"--out": arguments.out, "--candidates": arguments.candidates, "--summary": arguments.summary}
-    places: dict[Path, str] = {}
-    for option, path in written.items():
-        if path is None:
-            continue
-        other = places.setdefault(path.resolve(), option)
-        if other != option:
-            raise InputError(f"{option} {path}: is the file of {other} too, expected another one")
-        refuse_input(path, [arguments.challenges])
+def refuse_clashes(out: Path, candidates: Path | None, challenges: Path | None) -> None:
+    """Raise InputError where the two files to write are one, or where one of them is the challenges file."""
+    if candidates is not None and candidates.resolve() == out.resolve():
+        raise InputError(f"--candidates {candidates}: is the file of --out too, expected another one")
+    for path in filter(None, (out, candidates)):
+        refuse_input(path, [challenges])
 
 
 def keep_older(out: Path) -> None:
@@ -125,42 +115,42 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 
 
-def leave(desk: Desk, plan: TimePlan, facts: dict[str, Any], summary: Path) -> None:
-    """The watchdog's last words."""
-    desk.troubles.append(
+def leave(file: SubmissionFile, plan: TimePlan) -> None:
+    """Write and report before the watchdog ends the process."""
+    file.troubles.append(
         "the time was over before the program had ended: something hung, or --time-budget is too short"
     )
-    desk.write()
-    report(desk, plan, facts, summary)
+    file.write()
+    report(file, plan)
 
 
-def report(desk: Desk, plan: TimePlan, facts: dict[str, Any], path: Path) -> None:
-    """Say how it went, the same as JSON at `path`, and the score where the outputs are known."""
-    if not desk.writes or desk.written is None:
+def report(file: SubmissionFile, plan: TimePlan) -> None:
+    """Print how it went, write the summary, and score where the outputs are known."""
+    if not file.writes or file.written is None:
         return
-    scores = known_score(desk)
-    summary = facts | desk.summary() | {"seconds": {name: round(s, 2) for name, s in plan.phases.items()}}
+    file.facts["seconds"] = {name: round(seconds, 2) for name, seconds in plan.phases.items()}
+    scores = known_score(file)
     if scores is not None:
-        summary["scores"] = scores.to_json()
-    with desk.tolerated("summary"):
-        write_atomic(path, orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
-    lines = [] if desk.meta is None else desk.meta.lines()
-    lines.append(f"agreement of the votes {summary['agreement']:.1%}, {summary['votes']} votes")
+        file.facts["scores"] = scores.to_json()
+    with file.tolerated("summary"):
+        file.write_summary()
+    lines = remarks(file.facts)
+    lines.append(f"agreement of the votes {file.agreement:.1%}, {file.votes} votes")
     lines.append("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
-    lines += [f"trouble: {trouble}" for trouble in desk.troubles]
+    lines += [f"trouble: {trouble}" for trouble in file.troubles]
     lines += [] if scores is None else scores.lines()
-    print("\n".join([*lines, f"wrote {desk.out}: {desk.written.summary}"]), flush=True)
+    print("\n".join([*lines, f"wrote {file.path}: {file.written.summary}"]), flush=True)
 
 
-def known_score(desk: Desk) -> Scores | None:
+def known_score(file: SubmissionFile) -> Scores | None:
     """The score of the written file where every test output is known, else None."""
     solutions: dict[str, list[Grid]] = {}
-    for task in desk.tasks:
+    for task in file.tasks:
         solutions[task.task_id] = [pair.output for pair in task.tests if pair.output is not None]
         if len(solutions[task.task_id]) < len(task.tests):
             return None
-    assert desk.written is not None
-    return score(desk.written.submission, solutions)
+    assert file.written is not None
+    return score(file.written.submission, solutions)
 
 
 def are_own(challenges: Path | None) -> bool:
@@ -180,7 +170,6 @@ def parser() -> argparse.ArgumentParser:
     add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
     add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
-    add("--summary", metavar="FILE", type=Path, help="the summary as JSON (submission.summary.json beside --out)")
     add(
         "--rehearse",
         metavar="N",

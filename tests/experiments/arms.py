@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from submission.vote import Tally
 
 from arc_trm.batches import ArcBatches
 from arc_trm.compiling import compile_or_explain
@@ -37,7 +38,6 @@ from data_prep import build
 from data_prep.store import ArcStore, load
 from submission.evaluation import solutions_of, tally_scores
 from submission.predict import Voter, outputs_of_store
-from submission.vote import Tally
 
 BASE: Overrides = {
     "train": {"precision": "bf16", "compile": True, "batch_size": 64, "share_multiple": 1},

@@ -78,5 +78,5 @@ def test_the_demo_runs_from_scratch(
     assert len(Path("demo/score.txt").read_text().splitlines()) == 20 + 3
     assert {path.name for path in Path("demo").iterdir()} == {
         "candidates.npz", "challenges.json", "report.html", "score.txt", "solutions.json",
-        "submission.json", "submission.meta.json", "submission.summary.json",
+        "submission.json", "submission.summary.json",
     }  # fmt: skip

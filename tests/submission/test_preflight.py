@@ -8,9 +8,9 @@ import torch
 from arc_trm.checkpoint import read_export
 from data_prep.files import InputError
 from submission import preflight
-from submission.desk import Desk
 from submission.plan import TimePlan
 from submission.preflight import Arithmetic, available_memory, own_device, table, try_arithmetic
+from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -60,9 +60,9 @@ def test_wrong_results_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
     arithmetic = Arithmetic(CPU, {"fp32": 0.012}, {"bf16": "no such kernel"})
-    desk = Desk(tiny_tasks(), tmp_path / "submission.json")
+    file = SubmissionFile(tiny_tasks(), tmp_path / "submission.json")
     export = read_export(make_export(tmp_path / "export", trained=tiny_tasks(2)))
-    lines = table([arithmetic], desk, export, TimePlan(600), "solving x").splitlines()
+    lines = table([arithmetic], file, export, TimePlan(600), "solving x").splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "mode", "checkpoint", "cpu", "memory", "disk", "challenges", "time", "software",
     ]  # fmt: skip

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from data_prep.files import run_program
 from data_prep.grid import Grid
 from submission.attempts import Attempts
-from submission.meta import SubmissionMeta, meta_path, write_meta
 from submission.score import main, score, score_ranked
 from tests.conftest import REPOSITORY
 
@@ -207,11 +206,16 @@ def test_other_wrong_input_ends_in_one_line(
 # What stands beside the submission --------------------------------------------------------------------------
 
 
-def test_the_meta_file_is_told_but_never_in_the_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_meta(folder / "submission.json", SubmissionMeta("0123abcd", True, ("two", "one")))
+def write_facts(folder: Path, leak: bool, trained_on: list[str]) -> None:
+    facts = {"checkpoint": "0123abcd", "leak": leak, "trained_on": trained_on}
+    (folder / "submission.summary.json").write_bytes(orjson.dumps(facts))
+
+
+def test_the_summary_is_told_but_never_in_the_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_facts(folder, True, ["two", "one"])
     assert main([*SCORE]) == 0
     text = capsys.readouterr().out
-    for words in ("submission.meta.json: checkpoint 0123abcd", "LEAK", "trained on 2 of its tasks: two, one"):
+    for words in ("submission.summary.json: checkpoint 0123abcd", "LEAK", "trained on 2 of its tasks: two, one"):
         assert words in text
     assert main([*SCORE, "--json"]) == 0
     captured = capsys.readouterr()
@@ -219,8 +223,8 @@ def test_the_meta_file_is_told_but_never_in_the_json(folder: Path, capsys: pytes
     assert captured.err == "".join(f"{line}\n" for line in text.splitlines()[:3])
 
 
-def test_a_clean_meta_file_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_meta(folder / "submission.json", SubmissionMeta("0123abcd", False, ()))
+def test_a_clean_checkpoint_is_called_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_facts(folder, False, [])
     assert main([*SCORE]) == 0
     text = capsys.readouterr().out
     assert "none of its test outputs was a training label of the checkpoint" in text
@@ -228,22 +232,19 @@ def test_a_clean_meta_file_says_so(folder: Path, capsys: pytest.CaptureFixture[s
     assert "CONTAMINATED" not in text
 
 
+@pytest.mark.parametrize("name", ["summary", "meta"])
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"checkpoint": "a", "leak": 0, "trained_on": []}', b'{"checkpoint": "a"}']
+    "content", [b"", b"[]", b'{"checkpoint": "a", "leak": 0, "trained_on": []}', b'{"trained_on": "a"}']
 )
-def test_a_broken_meta_file_ends_in_one_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes
+def test_a_broken_summary_ends_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, content: bytes
 ) -> None:
-    (folder / "submission.meta.json").write_bytes(content)
+    (folder / f"submission.{name}.json").write_bytes(content)
     assert run(monkeypatch, *SCORE) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: submission.meta.json: ")
+    assert captured.err.startswith(f"error: submission.{name}.json: ")
     assert captured.err.count("\n") == 1
-
-
-def test_the_meta_file_is_named_after_the_submission() -> None:
-    assert meta_path("runs/best.json") == Path("runs/best.meta.json")
 
 
 # The functions ----------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from arc_trm.run import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import store as store_module
 from submission.attempts import read_submission
-from submission.desk import Desk
 from submission.plan import TimePlan
 from submission.session import Session, passes
 from submission.settings import Settings
+from submission.submission_file import SubmissionFile
 from tests.submission.tiny import assert_valid, make_export, tiny_tasks
 
 TASKS = tiny_tasks()
@@ -45,11 +45,11 @@ def make_session(
     clock = Clock()
     settings = Settings(**({"augmentations": 10, "batch_size": 4, "predict_batch": 1, "precision": "fp32"} | own))
     plan = TimePlan(budget, clock(), clock)
-    desk = Desk(TASKS, folder / "submission.json")
-    desk.open()
+    file = SubmissionFile(TASKS, folder / "submission.json")
+    file.open()
     export = read_export(make_export(folder / "export"))
     accelerator = make_accelerator("none", folder)
-    return Session(export, settings, plan, desk, accelerator, stop), clock
+    return Session(export, settings, plan, file, accelerator, stop), clock
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], float], answer: float) -> None:
@@ -97,15 +97,15 @@ def test_every_augmentation_votes_for_every_output(tmp_path: Path, monkeypatch: 
     copying(monkeypatch)
     session, _ = make_session(tmp_path, steps=1)
     session.run()
-    assert_valid(session.desk.out, TASKS)
-    assert [session.desk.tally.total(output) for output in range(4)] == [11] * 4
-    assert session.desk.agreement == 1.0
-    attempts = read_submission(session.desk.out)
+    assert_valid(session.file.path, TASKS)
+    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+    assert session.file.agreement == 1.0
+    attempts = read_submission(session.file.path)
     for task in TASKS:
         for pair, pair_attempts in zip(task.tests, attempts[task.task_id], strict=True):
             assert np.array_equal(pair_attempts.attempt_1, pair.input)
-    assert session.desk.written is not None
-    assert session.desk.written.fallback_attempts == 4, "every second attempt is a fallback"
+    assert session.file.written is not None
+    assert session.file.written.fallback_attempts == 4, "every second attempt is a fallback"
 
 
 def test_embeddings_start_from_the_mean_and_move_first(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_deadline_is_kept(
     assert used <= session.plan.budget
     assert used >= 0.8 * session.plan.budget - step, "no time is given away"
     assert session.measured, "every output had its first vote"
-    assert_valid(session.desk.out, TASKS)
+    assert_valid(session.file.path, TASKS)
 
 
 def test_a_hopelessly_slow_machine_ends_in_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_a_hopelessly_slow_machine_ends_in_time_too(tmp_path: Path, monkeypatch:
     session.run()
     assert session.trainer.step == 1
     assert clock.time - session.plan.started <= 60
-    assert_valid(session.desk.out, TASKS)
+    assert_valid(session.file.path, TASKS)
 
 
 def test_an_early_pass_votes_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,11 +188,11 @@ def test_an_early_pass_votes_half_way(tmp_path: Path, monkeypatch: pytest.Monkey
     slow(monkeypatch, clock, lambda number: 0.5, 0.001)
     copying(monkeypatch)
     times = []
-    write = session.desk.write
-    monkeypatch.setattr(session.desk, "write", lambda: (times.append(clock.time - session.plan.started), write()))
+    write = session.file.write
+    monkeypatch.setattr(session.file, "write", lambda: (times.append(clock.time - session.plan.started), write()))
     session.run()
     assert 20 < times[0] < 40
-    assert [session.desk.tally.total(output) for output in range(4)] == [12] * 4
+    assert [session.file.tally.total(output) for output in range(4)] == [12] * 4
 
 
 def test_stopping_before_prediction_keeps_the_file(tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_stopping_before_prediction_keeps_the_file(tmp_path: Path) -> None:
     session, _ = make_session(tmp_path, stop=lambda: len(calls) > 0)
     session.prepare()
     calls.append(1)
-    before = session.desk.out.read_bytes()
+    before = session.file.path.read_bytes()
     session.run()
     assert session.trainer.step == 0
-    assert session.desk.out.read_bytes() == before
+    assert session.file.path.read_bytes() == before
 
 
 def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Predictor, "answer", answer)
     session.run()
     assert max(sizes) > 3
-    assert session.desk.tally.candidates(1) == whole.desk.tally.candidates(1)
+    assert session.file.tally.candidates(1) == whole.file.tally.candidates(1)
 
 
 @pytest.mark.parametrize(("canvas", "sides"), [("sizes", [11, 30]), ("strict", [11]), ("full", [30])])
@@ -240,8 +240,8 @@ def test_answers_that_go_on_beyond_their_window_are_repeated(
     session, _ = make_session(tmp_path, steps=1, canvas=canvas, votes=1)
     session.run()
     assert sorted(set(found)) == sides
-    assert session.desk.votes == 4
-    [candidate] = session.desk.tally.candidates(0)
+    assert session.file.votes == 4
+    [candidate] = session.file.tally.candidates(0)
     assert candidate.grid.shape == (sides[-1], sides[-1])
 
 
@@ -252,8 +252,8 @@ def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkey
     monkeypatch.setattr(Predictor, "answer", answer)
     session, _ = make_session(tmp_path, steps=1)
     session.run()
-    assert session.desk.troubles == ["prediction: OutOfMemoryError: nothing fits"]
-    assert_valid(session.desk.out, TASKS)
+    assert session.file.troubles == ["prediction: OutOfMemoryError: nothing fits"]
+    assert_valid(session.file.path, TASKS)
 
 
 def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +265,8 @@ def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, mo
     monkeypatch.setattr(Trainer, "train_step", train_step)
     session, _ = make_session(tmp_path)
     session.run()
-    assert session.desk.troubles == ["adaptation: RuntimeError: the GPU fell off the bus"]
-    assert session.desk.votes == 44
+    assert session.file.troubles == ["adaptation: RuntimeError: the GPU fell off the bus"]
+    assert session.file.votes == 44
 
 
 def test_a_loss_that_is_no_number_goes_back_to_good_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_a_loss_that_is_no_number_goes_back_to_good_weights(tmp_path: Path, monk
     session, _ = make_session(tmp_path, steps=100)
     session.run()
     assert session.trainer.step == 50
-    [trouble] = session.desk.troubles
+    [trouble] = session.file.troubles
     assert trouble.startswith("adaptation, going on with earlier weights: step 50: the loss is nan")
     for tensor in (session.trainer.embedding.table, *session.trainer.model.parameters()):
         assert tensor.isfinite().all()
@@ -301,9 +301,9 @@ def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypat
     monkeypatch.setattr(store_module, "distinct_augmentations", distinct)
     session, _ = make_session(tmp_path, steps=1)
     session.run()
-    assert session.desk.troubles == [
+    assert session.file.troubles == [
         "augmentation, trying each task alone: ZeroDivisionError: odd",
         "task b is left out: ZeroDivisionError: odd",
     ]
-    assert [session.desk.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
-    assert_valid(session.desk.out, TASKS)
+    assert [session.file.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
+    assert_valid(session.file.path, TASKS)

@@ -1,21 +1,26 @@
-"""Where the submission file is kept: complete and valid from the first moment, better after every pass."""
+"""The submission on disk: complete and valid from the first moment, better after every pass; its facts beside it.
+
+Beside `submission.json` stands `submission.summary.json`: which checkpoint made it, whether its score can be trusted,
+how the run went.
+"""
 
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from arc_trm.vote import AskedOutput, Predictions, Tally, outputs_of
-from data_prep.files import InputError
+from data_prep.files import InputError, read_json, write_atomic
+from data_prep.grid import describe
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, write_submission
-from submission.meta import SubmissionMeta, meta_path, write_meta
 
 
 class SharedTally(Tally):
@@ -32,14 +37,14 @@ class SharedTally(Tally):
 
 
 @dataclass
-class Desk:
+class SubmissionFile:
     """The votes so far, and the files that follow from them; only the main process writes."""
 
     tasks: Sequence[Task]
-    out: Path
-    candidates: Path | None = None
+    path: Path
+    candidates: Path | None = None  # where all votes are kept, too
     writes: bool = True
-    meta: SubmissionMeta | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
@@ -52,18 +57,19 @@ class Desk:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""
         if not self.writes:
             return
-        for path in (self.out, self.candidates or self.out):
+        for path in (self.path, self.candidates or self.path):
             make_folder(path.parent)
-        try:
-            meta_path(self.out).unlink(missing_ok=True)  # it spoke of an older submission
-        except OSError as error:
-            raise InputError(f"{meta_path(self.out)}: cannot replace ({error.strerror})") from error
+        for stale in (summary_path(self.path), older_path(self.path)):  # of an older submission
+            try:
+                stale.unlink(missing_ok=True)
+            except OSError as error:
+                raise InputError(f"{stale}: cannot replace ({error.strerror})") from error
         drafts = [self._first_draft(task) for task in self.tasks]
         self.written = Draft(
             {name: attempts for draft in drafts for name, attempts in draft.submission.items()},
             {name: counts for draft in drafts for name, counts in draft.predicted_attempts.items()},
         )
-        write_submission(self.out, self.written.submission)
+        write_submission(self.path, self.written.submission)
 
     def _first_draft(self, task: Task) -> Draft:
         with self.tolerated(f"task {task.task_id}: fallbacks"):
@@ -72,17 +78,21 @@ class Desk:
         return Draft({task.task_id: plain}, {task.task_id: (0,) * len(plain)})
 
     def write(self) -> None:
-        """Write the file anew from the votes so far; where that fails the last good file stays, with a note."""
+        """Write the files anew from the votes so far; where that fails the last good file stays, with a note."""
         if not self.writes:
             return
         with self.tally.lock, self.tolerated("writing; the last good file stays"):
             draft = draft_submission(self.tasks, self.tally)
-            write_submission(self.out, draft.submission)
+            write_submission(self.path, draft.submission)
             self.written = draft
-            if self.meta is not None:
-                write_meta(self.out, self.meta)
+            self.write_summary()
             if self.candidates is not None:
                 self.tally.save(self.candidates)
+
+    def write_summary(self) -> None:
+        """Write what is known about the run and the submission; raises InputError where that is impossible."""
+        with self.tally.lock:
+            write_atomic(summary_path(self.path), orjson.dumps(self.summary(), option=orjson.OPT_INDENT_2) + b"\n")
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
@@ -113,9 +123,10 @@ class Desk:
         return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
 
     def summary(self) -> dict[str, Any]:
-        """What the file holds, as JSON values."""
+        """The facts, and what the file holds, as JSON values."""
         assert self.written is not None
         return {
+            **self.facts,
             "tasks": len(self.written.submission),
             "outputs": self.written.outputs,
             "fallback_attempts": self.written.fallback_attempts,
@@ -135,6 +146,49 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
 
 
-def summary_path(submission: Path) -> Path:
+# The summary ------------------------------------------------------------------------------------------------
+
+# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, and which
+# tasks of the submission were among its training tasks.
+PROVENANCE = {"checkpoint": (str, "a text"), "leak": (bool, "true or false"), "trained_on": (list, "a list of ids")}
+
+
+def summary_path(submission: Path | str) -> Path:
     """`submission.summary.json` beside `submission.json`."""
-    return submission.with_name(f"{submission.stem}.summary.json")
+    path = Path(submission)
+    return path.with_name(f"{path.stem}.summary.json")
+
+
+def older_path(submission: Path | str) -> Path:
+    """`submission.meta.json`, where the provenance stood before the summary held it."""
+    path = Path(submission)
+    return path.with_name(f"{path.stem}.meta.json")
+
+
+def read_summary(submission: Path | str) -> dict[str, Any] | None:
+    """What stands beside the submission at that path, None when nothing does; InputError when it is malformed."""
+    found: dict[str, Any] = {}
+    paths = [path for path in (older_path(submission), summary_path(submission)) if path.exists()]
+    for path in paths:
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise InputError(f"{path}: found {describe(value)}, expected an object")
+        for name, (kind, expected) in PROVENANCE.items():
+            if not isinstance(value.get(name, kind()), kind):
+                raise InputError(f"{path}: {name} is {describe(value[name])}, expected {expected}")
+        found |= value
+    return found if paths else None
+
+
+def remarks(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of the score must know, one statement a line."""
+    lines = [f"checkpoint {summary['checkpoint']}"] if "checkpoint" in summary else []
+    if summary.get("leak"):
+        lines.append("LEAK: the checkpoint was trained on a dataset built with --allow-leak")
+    seen = summary.get("trained_on")
+    if seen:
+        names = ", ".join(map(str, seen[:5])) + (", ..." if len(seen) > 5 else "")
+        lines.append(f"CONTAMINATED: the checkpoint was trained on {len(seen)} of its tasks: {names}")
+    elif seen is not None:
+        lines.append("none of its test outputs was a training label of the checkpoint")
+    return lines

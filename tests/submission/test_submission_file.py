@@ -1,0 +1,147 @@
+"""What solving writes: the file that is always valid, votes, summaries."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arc_trm.vote import Predictions, Tally
+from data_prep.files import InputError
+from submission import submission_file as file_module
+from submission.attempts import draft_submission, read_submission
+from submission.submission_file import SubmissionFile, make_folder, read_summary, remarks, summary_path
+from tests.arc_trm.plain_vote import votes_for
+from tests.submission.tiny import assert_valid, tiny_tasks
+
+TASKS = tiny_tasks()
+
+
+def vote_for(output: int, value: int, votes: int = 1) -> Predictions:
+    """Votes for a 2 × 3 grid of one colour."""
+    return votes_for([(output, np.full((2, 3), value, np.uint8), 0.0)] * votes)
+
+
+def colours(path: Path, task_id: str, test: int = 0) -> list[int]:
+    return [int(grid[0, 0]) for grid in read_submission(path)[task_id][test]]
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Within this context no file can grow beyond 100 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_the_file_is_complete_before_there_is_a_vote(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "new" / "folder" / "submission.json")
+    file.open()
+    assert_valid(file.path, TASKS)
+    assert file.written is not None
+    assert (file.written.outputs, file.written.fallback_attempts) == (4, 8)
+
+
+def test_an_older_submissions_summary_goes_with_it(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json", facts={"checkpoint": "abc", "trained_on": ["a"]})
+    for name in ("submission.summary.json", "submission.meta.json"):
+        (tmp_path / name).write_text("old")
+    file.open()
+    assert read_summary(file.path) is None
+    file.write()
+    written = read_summary(file.path)
+    assert written is not None
+    assert (written["checkpoint"], written["trained_on"], written["outputs"]) == ("abc", ["a"], 4)
+
+
+def test_later_votes_add_to_earlier_ones(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json", candidates=tmp_path / "votes.npz")
+    file.open()
+    file.tally.add(vote_for(1, value=5, votes=2))
+    file.write()
+    assert colours(file.path, "b")[0] == 5
+    file.tally.add(vote_for(1, value=6))
+    file.write()
+    assert colours(file.path, "b") == [5, 6]
+    file.tally.add(vote_for(1, value=6, votes=2))
+    file.write()
+    assert colours(file.path, "b") == [6, 5]
+    assert (file.votes, file.agreement) == (5, 3 / 5)
+    stored = draft_submission(TASKS, Tally.load(tmp_path / "votes.npz")).submission
+    assert [int(grid[0, 0]) for grid in stored["b"][0]] == [6, 5]
+    assert_valid(file.path, TASKS)
+
+
+def test_only_the_main_process_writes(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json", writes=False)
+    file.open()
+    file.write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_last_good_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json")
+    file.open()
+    before = file.path.read_bytes()
+    file.tally.add(vote_for(0, value=7))
+    with full_disk():
+        file.write()
+        assert file.path.read_bytes() == before
+    assert "the last good file stays" in capsys.readouterr().err
+    assert len(file.troubles) == 1
+    assert file.summary()["fallback_attempts"] == 8, "the summary speaks of what is on disk"
+    file.write()
+    assert colours(file.path, "a")[0] == 7
+    assert {path.name for path in tmp_path.iterdir()} == {"submission.json", "submission.summary.json"}
+
+
+def test_a_disk_that_is_full_from_the_start_is_said_at_once(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(InputError, match="cannot write"):
+        SubmissionFile(TASKS, tmp_path / "submission.json").open()
+
+
+def test_a_task_whose_fallbacks_fail_gets_a_plain_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = draft_submission
+
+    def failing(tasks, *rest):  # type: ignore[no-untyped-def]
+        if [task.task_id for task in tasks] == ["b"]:
+            raise ZeroDivisionError("b is odd")
+        return real(tasks, *rest)
+
+    monkeypatch.setattr(file_module, "draft_submission", failing)
+    file = SubmissionFile(TASKS, tmp_path / "submission.json")
+    file.open()
+    assert_valid(file.path, TASKS)
+    assert file.troubles == ["task b: fallbacks: ZeroDivisionError: b is odd"]
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make this folder"):
+        make_folder(tmp_path / "file" / "folder")
+
+
+# The summary ------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_stands_beside_the_submission() -> None:
+    assert summary_path("x/submission.json") == Path("x/submission.summary.json")
+
+
+def test_what_the_version_before_wrote_into_two_files_is_read(tmp_path: Path) -> None:
+    (tmp_path / "s.meta.json").write_text('{"checkpoint": "c", "leak": false, "trained_on": ["a"]}')
+    assert remarks(read_summary(tmp_path / "s.json") or {})[1].startswith("CONTAMINATED")
+    (tmp_path / "s.summary.json").write_text('{"checkpoint": "c", "contaminated": ["a"], "votes": 3}')
+    found = read_summary(tmp_path / "s.json")
+    assert found is not None
+    assert (found["votes"], found["trained_on"]) == (3, ["a"])
+
+
+def test_what_is_not_known_about_a_checkpoint_is_not_claimed() -> None:
+    assert remarks({}) == []
+    assert remarks({"checkpoint": "c"}) == ["checkpoint c"]
