@@ -3,63 +3,189 @@
     python -m submission.report submission.json --challenges challenges.json --solutions solutions.json \\
         --candidates candidates.npz --out report.html
 
-The page is a single file without network access; it opens in any browser, in light and dark, and prints.
+The page is a single file without network access; it opens in any browser, in light and dark, and prints. What stands
+beside the submission (checkpoint, contamination, time) is shown too.
 """
 
 import argparse
 import base64
 import hashlib
 import html
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
-from arc_trm.vote import AskedOutput, Tally
-from data_prep.files import InputError, refuse_input, run_program, write_atomic
-from data_prep.grid import DIHEDRALS
+from arc_trm.vote import AskedOutput, Candidate, Scores, Tally
+from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
+from data_prep.grid import DIHEDRALS, Grid
+from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks
 from data_prep.terminal import PALETTE
 from submission.attempts import Submission, check_complete, read_submission
-from submission.film_file import read_film
-from submission.report_data import Material, known_scores, report_data
-from submission.submission_file import read_summary, remarks
+from submission.score import score
+from submission.submission_file import read_summary, remarks, summary_path
 
+Json = dict[str, Any]
+FILM_FORMAT = "arc-trm film 1"
 # Concatenated in this order: each may use what stands before it.
-SCRIPTS = ("grids.js", "charts.js", "film.js", "tasks.js", "page.js")
-# The published order of the eight elements, in words.
-ORIENTATIONS = (
-    "as given",
-    "turned left",
-    "turned half",
-    "turned right",
-    "mirrored left-right",
-    "mirrored up-down",
-    "transposed",
-    "transposed the other way",
-)
-assert len(ORIENTATIONS) == len(DIHEDRALS)
+SCRIPTS = ("grids.js", "tasks.js", "page.js")
+LEADING = 6  # candidates shown for every output
+BINS = 10
 
 
-def render_page(data: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Everything a report may be made from; only tasks and submission are always there."""
+
+    tasks: Sequence[Task]  # the submission answers just these
+    submission: Submission
+    tally: Tally | None = None
+    summary: Mapping[str, Any] | None = None  # what solving said about itself
+    films: Sequence[Json] = ()
+
+
+def report_data(material: Material, title: str) -> Json:
+    """All that the page shows, as JSON values; a grid is one text, a digit a cell, rows parted by "/"."""
+    summary = material.summary or {}
+    tasks = [_task_data(task, material) for task in material.tasks]
+    outputs = [output for task in tasks for output in task["outputs"]]
+    scores = known_scores(material.tasks, material.submission)
+    return {
+        "title": title,
+        "scores": None if scores is None else scores.to_json(),
+        "remarks": [*remarks(summary), *(f"trouble while solving: {line}" for line in summary.get("troubles", ()))],
+        "calibration": calibration(outputs),
+        "run": run_rows(summary),
+        "films": list(material.films),
+        "tasks": tasks,
+        "palette": PALETTE,
+    }
+
+
+def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None:
+    """The scores over the tasks whose outputs are all known; None where there is no such task."""
+    outputs = {task.task_id: [pair.output for pair in task.tests if pair.output is not None] for task in tasks}
+    known = {task_id: grids for task_id, grids in outputs.items() if len(grids) == len(submission[task_id])}
+    return score({task_id: submission[task_id] for task_id in known}, known) if known else None
+
+
+def grid_text(grid: Grid | None) -> str | None:
+    """`077/770` for [[0, 7, 7], [7, 7, 0]]."""
+    return None if grid is None else b"/".join(row.tobytes() for row in grid + np.uint8(ord("0"))).decode()
+
+
+def _task_data(task: Task, material: Material) -> Json:
+    return {
+        "id": task.task_id,
+        "demonstrations": [[grid_text(pair.input), grid_text(pair.output)] for pair in task.demonstrations],
+        "outputs": [_output_data(task, test, material) for test in range(len(task.tests))],
+    }
+
+
+def _output_data(task: Task, test: int, material: Material) -> Json:
+    truth = grid_text(task.tests[test].output)
+    attempts = [grid_text(grid) for grid in material.submission[task.task_id][test]]
+    votes = _votes_data(material, AskedOutput(task.task_id, test), attempts, truth)
+    counts = (material.summary or {}).get("predicted_attempts", {}).get(task.task_id)
+    if truth is None:
+        outcome = "unknown"
+    elif truth in attempts:
+        outcome = ("first", "second")[attempts.index(truth)]
+    else:
+        outcome = "ranked" if votes.get("rank") else "missed"
+    return {
+        "input": grid_text(task.tests[test].input),
+        "truth": truth,
+        "attempts": attempts,
+        "outcome": outcome,
+        "fallbacks": [] if counts is None else list(range(counts[test], 2)),
+        **votes,
+    }
+
+
+def _votes_data(material: Material, output: AskedOutput, attempts: Sequence[str | None], truth: str | None) -> Json:
+    """The leading candidates, how many there are, and the place of the truth among them; empty where not recorded."""
+    if material.tally is None or output not in material.tally.outputs:
+        return {}
+    candidates = material.tally.candidates(material.tally.outputs.index(output))
+    grids = [grid_text(candidate.grid) for candidate in candidates]
+    return {
+        "total": sum(candidate.votes for candidate in candidates),
+        "distinct": len(candidates),
+        "rank": grids.index(truth) + 1 if truth in grids else None,
+        "fallbacks": [i for i, grid in enumerate(attempts) if grid not in grids],
+        "views": _orientations(candidates),
+        "candidates": [
+            {
+                "grid": grid,
+                "votes": candidate.votes,
+                "halting": round(candidate.mean_halt, 4),
+                "views": _orientations([candidate]),
+            }
+            for grid, candidate in zip(grids[:LEADING], candidates, strict=False)
+        ],
+    }
+
+
+def _orientations(candidates: Iterable[Candidate]) -> list[int]:
+    """By dihedral element: how many of the augmentations that voted for any of the candidates have it."""
+    voted = {augmentation for candidate in candidates for augmentation in candidate.augmentations}
+    counts = Counter(augmentation.dihedral for augmentation in voted)
+    return [counts[element] for element in range(len(DIHEDRALS))]
+
+
+def calibration(outputs: Iterable[Json]) -> list[list[int]]:
+    """For tenths of the votes: [outputs whose leading candidate has such a share, how many of these are right].
+
+    Only outputs with candidates and a known truth count; an empty list where there is none.
+    """
+    bins = [[0, 0] for _ in range(BINS)]
+    for output in outputs:
+        if output.get("candidates") and output["truth"] is not None:
+            leading = output["candidates"][0]
+            chosen = bins[min(leading["votes"] * BINS // output["total"], BINS - 1)]
+            chosen[0] += 1
+            chosen[1] += leading["grid"] == output["truth"]
+    return bins if any(map(any, bins)) else []
+
+
+def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Time by phase, and every other plain figure and word of a summary, as names and texts."""
+    seconds = summary.get("seconds", {})
+    total = sum(seconds.values()) or 1.0
+    rows = [(name, f"{duration_text(part)} ({part / total:.0%})") for name, part in seconds.items()]
+    for name, value in summary.items():
+        if isinstance(value, (str, int, float)) and name not in ("checkpoint", "leak"):  # which the remarks name
+            rows.append((name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value)))
+    return rows
+
+
+# The page -----------------------------------------------------------------------------------------------------------
+
+
+def render_page(data: Json) -> str:
     """The whole HTML file for `report_data`'s values."""
     page = resources.files("submission") / "page"
     script = "\n".join(page.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     style = page.joinpath("page.css").read_text(encoding="utf-8")
-    constants = {"palette": PALETTE, "orientations": ORIENTATIONS}
     fields = {
-        "title": html.escape(str(data["title"])),
+        "title": html.escape(data["title"]),
         "style": style,
         "script": script,
         # Only this very script and style may run: a task id can carry no code, whatever it is.
         "policy": f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}",
-        "data": _embedded_json({**data, **constants}),
+        # JSON that cannot end the script element that holds it.
+        "data": re.sub("[&<>]", lambda sign: f"\\u{ord(sign[0]):04x}", orjson.dumps(data).decode()),
     }
-    parts = page.joinpath("page.html").read_text(encoding="utf-8").split("{{")
-    filled = (fields[name] + rest for name, rest in (part.split("}}", 1) for part in parts[1:]))
-    return parts[0] + "".join(filled)
+    template = page.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: fields[name[1]], template)
 
 
 def _source_hash(text: str) -> str:
@@ -67,58 +193,43 @@ def _source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _embedded_json(value: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = orjson.dumps(value).decode()
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+# Files --------------------------------------------------------------------------------------------------------------
 
 
 def read_material(arguments: argparse.Namespace) -> Material:
-    """Everything the command line names, read and checked against each other."""
-    named = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates)
-    refuse_input(arguments.out, [*named, *arguments.film])
+    """Everything that the command line names and what stands beside the submission, checked against each other."""
     tasks = read_tasks(arguments.challenges, arguments.solutions)
     submission = read_submission(arguments.submission)
     expected = {task.task_id: len(task.tests) for task in tasks}
     check_complete(arguments.submission, submission, expected, arguments.challenges)
-    candidates, summary = arguments.candidates, read_summary(arguments.submission)
     return Material(
         tasks,
         submission,
-        None if candidates is None else _read_tally(candidates, tasks),
-        remarks(summary or {}),
-        summary,
-        [_checked_film(path, submission) for path in arguments.film],
-        arguments.leading,
+        None if arguments.candidates is None else _read_tally(arguments.candidates, tasks),
+        read_summary(arguments.submission),
+        [_read_film(path, expected) for path in arguments.film],
     )
 
 
 def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     tally = Tally.load(path)
-    known = {AskedOutput(task.task_id, test) for task in tasks for test in range(len(task.tests))}
-    if not known & set(tally.outputs):
+    if not {output.task_id for output in tally.outputs} & {task.task_id for task in tasks}:
         raise InputError(f"{path}: speaks of none of the {len(tasks)} tasks; is that another set?")
     return tally
 
 
-def _checked_film(path: Path, submission: Submission) -> dict[str, Any]:
-    film = read_film(path)
-    if film["task_id"] not in submission:
+def _read_film(path: Path, expected: Mapping[str, int]) -> Json:
+    film = read_json(path)
+    if not isinstance(film, dict) or film.get("format") != FILM_FORMAT:
+        raise InputError(f"{path}: no film, expected format {FILM_FORMAT!r}")
+    if film["task_id"] not in expected:
         raise InputError(f"{path}: a film of task {film['task_id']}, which the submission does not have")
     return film
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 100")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m submission.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m submission.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to show")
@@ -126,7 +237,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--solutions", metavar="FILE", type=Path, help="the known outputs, for scores and differences")
     add("--candidates", metavar="FILE", type=Path, help="the votes that were saved while solving (.npz)")
     add("--film", metavar="FILE", type=Path, action="append", default=[], help="a film of python -m submission.film")
-    add("--leading", metavar="N", type=_count, default=6, help="candidates shown for every test output (6)")
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")
     add("--out", metavar="FILE", type=Path, default=Path("report.html"), help="the page to write (report.html)")
     return parser
@@ -135,10 +245,12 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; the exit status."""
     arguments = _parser().parse_args(argv)
+    inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates, *arguments.film)
+    refuse_input(arguments.out, [*inputs, summary_path(arguments.submission)])
     material = read_material(arguments)
     page = render_page(report_data(material, arguments.title or arguments.submission.name)).encode()
     write_atomic(arguments.out, page)
-    scores = known_scores(material)
+    scores = known_scores(material.tasks, material.submission)
     solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"
     outputs = sum(map(len, material.submission.values()))
     print(f"wrote {arguments.out}: {len(material.tasks)} tasks, {outputs} outputs, {solved}, {len(page) / 1e6:.1f} MB")

@@ -1,73 +1,101 @@
-// Filters, the list of tasks, moving between them. What is chosen stands in the address after "#".
+// The overview, the list of tasks, and moving between them. What is chosen stands in the address after "#".
 
 const byId = (id) => document.getElementById(id);
-const CONTROLS = { q: "", status: "all", sort: "file", view: "cards", digits: "", theme: "auto" };
-const CHOICES = ["q", "status", "sort", "view", "theme"];
-let state = { ...CONTROLS, task: "" };
+const DEFAULTS = { q: "", status: "all", sort: "file", digits: "", task: "" };
+let state = { ...DEFAULTS };
 
 // Every task with what filtering and sorting need.
 const TASKS = DATA.tasks.map((task, number) => {
   const outcomes = task.outputs.map((output) => output.outcome);
-  const known = outcomes.filter((name) => name !== "unknown").length;
   const solved = outcomes.filter((name) => name === "first" || name === "second").length;
   const shares = task.outputs.map((output) => output.total ? output.candidates[0].votes / output.total : 0);
   return {
-    ...task, number, outcomes, solved,
-    verdict: !known ? "unknown" : solved === outcomes.length ? "solved" : solved ? "partly" : "unsolved",
+    ...task, number, outcomes,
+    verdict: outcomes.every((name) => name === "unknown") ? "unknown"
+      : solved === outcomes.length ? "solved" : solved ? "partly" : "unsolved",
     share: Math.min(...shares),
-    cells: Math.max(...task.outputs.map((output) => output.input.length)),
-    fallback: task.outputs.some((output) => output.fallbacks && output.fallbacks.length),
-    filmed: DATA.films.some((film) => film.task_id === task.id),
+    size: Math.max(...task.outputs.map((output) => output.input.length)),
+    fallback: task.outputs.some((output) => output.fallbacks.length),
+    films: DATA.films.filter((film) => film.task_id === task.id),
   };
 });
 
-const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: "✗ not solved", unknown: "? not known" };
 const FILTERS = {
   all: ["all tasks", () => true],
   solved: ["solved", (task) => task.verdict === "solved"],
   partly: ["partly solved", (task) => task.verdict === "partly"],
   unsolved: ["not solved", (task) => task.verdict === "unsolved"],
-  first: ["with an output solved by attempt 1", (task) => task.outcomes.includes("first")],
-  second: ["with an output solved by attempt 2", (task) => task.outcomes.includes("second")],
-  ranked: ["predicted, but not handed in", (task) => task.outcomes.includes("ranked")],
-  missed: ["with an output missed", (task) => task.outcomes.includes("missed")],
-  unknown: ["with an unknown output", (task) => task.outcomes.includes("unknown")],
   fallback: ["with a fallback attempt", (task) => task.fallback],
-  film: ["with a film", (task) => task.filmed],
+  film: ["with a film", (task) => task.films.length],
 };
+for (const [name, words] of Object.entries(OUTCOMES)) {
+  FILTERS[name] = [`with an output: ${words}`, (task) => task.outcomes.includes(name)];
+}
 const SORTS = {
   file: ["order of the file", (a, b) => a.number - b.number],
-  id: ["task id", (a, b) => (a.id < b.id ? -1 : 1)],
   sure: ["most agreement first", (a, b) => b.share - a.share],
   unsure: ["least agreement first", (a, b) => a.share - b.share],
-  size: ["smallest input first", (a, b) => a.cells - b.cells],
+  size: ["smallest input first", (a, b) => a.size - b.size],
 };
 
-// Drawing hundreds of grids takes time, so each is drawn when it comes near the window, or before printing.
-const waiting = new Map();
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) draw(entry.target);
-}, { rootMargin: "600px" });
+// Overview --------------------------------------------------------------------------------------------------
 
-function draw(element) {
-  const content = waiting.get(element);
-  if (!content) return;
-  waiting.delete(element);
-  watcher.unobserve(element);
-  element.append(...content());
+function overview() {
+  const alarming = (line) => /^(LEAK|CONTAMINATED)/.test(line) ? "notice alarm" : "notice";
+  byId("overview").append(...DATA.remarks.map((line) => make("p", { class: alarming(line) }, line)),
+    scoreTiles(), outcomePanel(), make("div", { class: "panels" },
+      DATA.calibration.length ? calibrationPanel() : null, DATA.run.length ? runPanel() : null));
 }
 
-function later(element, content) {
-  waiting.set(element, content);
-  watcher.observe(element);
-  return element;
+function panel(title, ...content) {
+  return make("div", { class: "panel" }, make("h2", {}, title), ...content);
 }
 
-function badge(verdict) {
-  return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
+function scoreTiles() {
+  if (!DATA.scores) return make("p", { class: "notice" }, "The true outputs are not known here, so nothing is scored.");
+  const { outputs, task_mean: mean, tasks } = DATA.scores;
+  const tile = (title, { score }, detail) =>
+    panel(title, make("p", { class: "figure" }, percent(score, 2)), make("p", { class: "detail" }, detail));
+  return make("div", { class: "tiles" },
+    tile("Outputs", outputs, `${outputs.solved} of ${plural(outputs.total, "test output")} solved`),
+    tile("Task mean", mean, `mean share of solved outputs over ${plural(mean.tasks, "task")}`),
+    tile("Tasks", tasks, `${tasks.solved} of ${plural(tasks.total, "task")} solved entirely`));
 }
 
-// The whole page ------------------------------------------------------------------------------------------
+function outcomePanel() {
+  const outcomes = TASKS.flatMap((task) => task.outcomes);
+  const bar = make("div", { class: "stacked", "aria-hidden": "true" }), legend = make("ul", { class: "legend" });
+  for (const [name, words] of Object.entries(OUTCOMES).filter(([name]) => outcomes.includes(name))) {
+    const count = outcomes.filter((outcome) => outcome === name).length;
+    const segment = make("span", { class: "outcome-" + name });
+    segment.style.flexGrow = count;
+    bar.append(segment);
+    legend.append(make("li", {}, make("a", { href: address({ status: name }) },
+      make("span", { class: "swatch outcome-" + name, "aria-hidden": "true" }),
+      words, " ", make("b", {}, count), ` (${percent(count / outcomes.length)})`)));
+  }
+  return panel(`Where the right answers went: ${plural(outcomes.length, "test output")}`, bar, legend);
+}
+
+// How often the leading candidate is right, by tenths of its share of the votes; on the diagonal they agree.
+function calibrationPanel() {
+  const bars = DATA.calibration.map(([outputs, solved], i) => {
+    const words = `${10 * i} to ${10 * i + 10} % of the votes: ${solved} of ${plural(outputs, "output")} right`;
+    const bar = make("li", { title: words }, make("span", { "aria-label": words }, outputs ? `${solved}/${outputs}` : ""));
+    bar.style.height = `${100 * solved / (outputs || 1)}%`;
+    return bar;
+  });
+  return panel("Does agreement mean right?", make("ol", { class: "chart", "aria-label": "Right outputs" }, bars),
+    make("p", { class: "axis" }, ["0 %", "votes for the leading candidate", "100 %"].map((text) => make("span", {}, text))));
+}
+
+function runPanel() {
+  const rows = DATA.run.map(([name, value]) =>
+    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, value)));
+  return panel("The run", make("table", {}, make("tbody", {}, rows)));
+}
+
+// The list, and one task ------------------------------------------------------------------------------------
 
 function chosenTasks() {
   const words = state.q.toLowerCase().split(/[\s,]+/).filter(Boolean);
@@ -76,63 +104,47 @@ function chosenTasks() {
 }
 
 function address(wanted) {
-  const entries = Object.entries(wanted).filter(([name, value]) => value !== (CONTROLS[name] ?? ""));
-  return new URLSearchParams(entries).toString();
-}
-
-function readAddress() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  state = { ...CONTROLS, task: "" };
-  for (const name of Object.keys(state)) if (given.has(name)) state[name] = given.get(name);
-  if (!(state.status in FILTERS)) state.status = "all";
-  if (!(state.sort in SORTS)) state.sort = "file";
-  byId("digits").checked = Boolean(state.digits);
-  for (const name of CHOICES) if (byId(name).value !== state[name]) byId(name).value = state[name];
+  const entries = Object.entries({ ...state, ...wanted }).filter(([name, value]) => value !== DEFAULTS[name]);
+  return "#" + new URLSearchParams(entries);
 }
 
 function show() {
-  document.documentElement.dataset.theme = state.theme;
   const tasks = chosenTasks(), opened = TASKS.find((task) => task.id === state.task);
-  waiting.clear();
-  watcher.disconnect();
   for (const id of ["overview", "tasks"]) byId(id).hidden = Boolean(opened);
   byId("task").hidden = !opened;
   byId("task").replaceChildren(...(opened ? [taskNavigation(opened, tasks), taskInFull(opened)] : []));
-  byId("list").replaceChildren(...(opened ? [] : [listOf(tasks)]));
+  const cards = tasks.length ? make("ul", { class: "cards" }, tasks.map(card))
+    : make("p", { class: "notice" }, "No task fits; change the search or the filter.");
+  byId("list").replaceChildren(...(opened ? [] : [cards]));
   byId("count").textContent = `${tasks.length} of ${plural(TASKS.length, "task")}`;
-  document.documentElement.dataset.shown = tasks.length;
   document.title = opened ? `${opened.id} · ${DATA.title}` : DATA.title;
 }
 
-function listOf(tasks) {
-  if (!tasks.length) return make("p", { class: "notice" }, "No task fits; change the search or the filter.");
-  if (state.view !== "full") return make("ul", { class: "cards" }, tasks.map(card));
-  const slot = (task) => later(make("div", { class: "slot" }), () => [taskInFull(task)]);
-  return make("div", { class: "full" }, tasks.map(slot));
-}
-
 function neighbours(opened, tasks) {
-  const place = tasks.findIndex((task) => task.id === opened.id);
-  return place < 0 ? [undefined, undefined] : [tasks[place - 1], tasks[place + 1]];
+  const place = tasks.indexOf(opened);
+  return place < 0 ? [] : [tasks[place - 1], tasks[place + 1]];
 }
 
 function taskNavigation(opened, tasks) {
   const [previous, next] = neighbours(opened, tasks);
-  const hrefOf = (id) => "#" + address({ ...state, task: id });
-  const link = (task, text) => task ? make("a", { href: hrefOf(task.id) }, text) : make("span", {}, text);
+  const link = (task, text) => task ? make("a", { href: address({ task: task.id }) }, text) : make("span", {}, text);
   return make("nav", { class: "tasknav", "aria-label": "Tasks" },
-    make("a", { href: hrefOf("") }, "↑ all tasks"), link(previous, "← previous"), link(next, "next →"));
+    make("a", { href: address({ task: "" }) }, "↑ all tasks"), link(previous, "← previous"), link(next, "next →"));
 }
 
-function goTo(wanted) {
-  location.hash = address({ ...state, ...wanted });
+function readAddress() {
+  state = { ...DEFAULTS, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) };
+  if (!(state.status in FILTERS)) state.status = DEFAULTS.status;
+  if (!(state.sort in SORTS)) state.sort = DEFAULTS.sort;
+  for (const id of ["q", "status", "sort"]) byId(id).value = state[id];
+  byId("digits").checked = Boolean(state.digits);
 }
 
 // Typing must not fill the history of the browser, so controls replace the address.
-function choose() {
-  for (const name of CHOICES) state[name] = byId(name).value;
+function onControl() {
+  for (const id of ["q", "status", "sort"]) state[id] = byId(id).value;
   state.digits = byId("digits").checked ? "1" : "";
-  history.replaceState(null, "", "#" + address(state));
+  history.replaceState(null, "", address({}));
   show();
 }
 
@@ -144,39 +156,31 @@ function onAddress() {
     scrollTo(0, 0);
     byId("task").querySelector("h2")?.focus();
   } else if (before) {
-    const links = [...document.querySelectorAll("a.card")];
-    links.find((link) => link.querySelector(".id").textContent === before)?.focus();
+    [...document.querySelectorAll("a.card")].find((link) => link.hash === address({ task: before }))?.focus();
   }
 }
 
 function onKey(event) {
-  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (/^(INPUT|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
   const opened = TASKS.find((task) => task.id === state.task);
   const [previous, next] = opened ? neighbours(opened, chosenTasks()) : [];
   if (event.key === "/" && !opened) { event.preventDefault(); byId("q").focus(); }
-  else if (event.key === "Escape" && opened) goTo({ task: "" });
-  else if (event.key === "ArrowLeft" && previous) goTo({ task: previous.id });
-  else if (event.key === "ArrowRight" && next) goTo({ task: next.id });
+  else if (event.key === "Escape" && opened) location.hash = address({ task: "" });
+  else if (event.key === "ArrowLeft" && previous) location.hash = address({ task: previous.id });
+  else if (event.key === "ArrowRight" && next) location.hash = address({ task: next.id });
 }
 
-function addOptions(id, table, count) {
-  for (const [name, [words, test]] of Object.entries(table)) {
-    const number = count ? TASKS.filter(test).length : 0;
-    const label = count ? `${words} (${number})` : words;
-    if (!count || number || name === "all") byId(id).append(make("option", { value: name }, label));
-  }
+function addOptions(id, table) {
+  for (const [name, [words]] of Object.entries(table)) byId(id).append(make("option", { value: name }, words));
 }
 
+for (const filter of Object.values(FILTERS)) filter[0] += ` (${TASKS.filter(filter[1]).length})`;
 overview();
-addOptions("status", FILTERS, true);
-addOptions("sort", SORTS, false);
-byId("tools").addEventListener("input", choose);
+addOptions("status", FILTERS);
+addOptions("sort", SORTS);
+for (const id of ["tools", "digits"]) byId(id).addEventListener("input", onControl);
 byId("tools").addEventListener("submit", (event) => event.preventDefault());
-for (const id of ["theme", "digits"]) byId(id).addEventListener("input", choose);
-byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("tasks").focus(); });
 addEventListener("hashchange", onAddress);
 addEventListener("keydown", onKey);
-addEventListener("beforeprint", () => [...waiting.keys()].forEach(draw));
 readAddress();
 show();

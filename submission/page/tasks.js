@@ -1,34 +1,43 @@
-// One task: its card in the list, and everything about it in full.
+// One task: its card in the list, everything about it in full, and the film of its supervision steps.
 
-function card(task) {
-  const output = task.outputs[0], more = task.outputs.length - 1;
-  const wrong = output.truth === null ? [] : differences(output.attempts[0], output.truth) ?? [];
-  const thumbs = () => [
-    thumb("input", output.input), thumb("attempt 1", output.attempts[0], wrong),
-    output.truth === null ? thumb("attempt 2", output.attempts[1]) : thumb("truth", output.truth)];
-  return make("li", {}, make("a", { class: "card", href: "#" + address({ ...state, task: task.id }) },
-    make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
-    later(make("span", { class: "thumbs", "aria-hidden": "true" }), thumbs),
-    make("span", { class: "cardfoot" },
-      output.total ? make("span", {}, `${percent(task.share)} of votes agree`) : null,
-      more ? make("span", {}, plural(task.outputs.length, "test output")) : null,
-      task.fallback ? make("span", {}, "fallback") : null, task.filmed ? make("span", {}, "film") : null)));
+const OUTCOMES = {
+  first: "solved by attempt 1",
+  second: "solved by attempt 2",
+  ranked: "predicted, but not handed in",
+  missed: "not solved",
+  unknown: "output not known",
+};
+const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: "✗ not solved", unknown: "? not known" };
+// The published order of the eight dihedral elements.
+const ORIENTATIONS = ["as given", "turned left", "turned half", "turned right", "mirrored left-right",
+  "mirrored up-down", "transposed", "transposed the other way"];
+const FRAME_MS = 450;
+
+function badge(verdict) {
+  return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
 }
 
-function thumb(name, text, marked = []) {
-  const drawing = drawGrid(text, { cell: cellFor(102, text), marked, digits: Boolean(state.digits) });
-  return make("span", { class: "thumb" }, drawing, make("span", {}, name));
+function card(task) {
+  const output = task.outputs[0], known = output.truth !== null;
+  const wrong = known ? differences(output.attempts[0], output.truth) ?? [] : [];
+  const thumb = (name, text, marked = []) =>
+    make("span", { class: "thumb" }, drawGrid(text, cellFor(102, text), { marked }), make("span", {}, name));
+  const facts = [
+    output.total ? `${percent(task.share)} of votes agree` : "", task.outputs.length > 1 ? "several test outputs" : "",
+    task.fallback ? "fallback" : "", task.films.length ? "film" : ""];
+  return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
+    make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
+    make("span", { class: "thumbs", "aria-hidden": "true" },
+      thumb("input", output.input), thumb("attempt 1", output.attempts[0], wrong),
+      known ? thumb("truth", output.truth) : thumb("attempt 2", output.attempts[1])),
+    make("span", { class: "cardfoot" }, facts.filter(Boolean).map((fact) => make("span", {}, fact)))));
 }
 
 function taskInFull(task) {
-  const digits = Boolean(state.digits);
-  const pairs = task.demonstrations.map(([input, output], i) => {
-    const cell = cellsFor(170, input, output);
-    return make("div", { class: "pair" },
-      gridFigure(`Input ${i + 1}`, input, { cell: cell(input), digits }),
-      make("span", { class: "arrow", "aria-hidden": "true" }, "→"),
-      gridFigure(`Output ${i + 1}`, output, { cell: cell(output), digits }));
-  });
+  const pairs = task.demonstrations.map(([input, output], i) => make("div", { class: "pair" },
+    gridFigure(`Input ${i + 1}`, input, cellFor(170, input, output)),
+    make("span", { class: "arrow", "aria-hidden": "true" }, "→"),
+    gridFigure(`Output ${i + 1}`, output, cellFor(170, output, input))));
   return make("article", { class: "task" },
     make("h2", { class: "id", tabindex: "-1" }, task.id, " ", badge(task.verdict)),
     make("h3", {}, "Demonstrations"), make("div", { class: "pairs" }, pairs),
@@ -36,73 +45,91 @@ function taskInFull(task) {
 }
 
 function outputInFull(task, output, test) {
-  const digits = Boolean(state.digits), cell = cellsFor(220, output.input, output.truth, ...output.attempts);
-  const looks = (grid) => ({ cell: cell(grid), digits });
+  const shown = [output.input, ...output.attempts, output.truth];
+  const figure = (caption, text, options) => gridFigure(caption, text, cellFor(220, text, ...shown), options);
   const name = task.outputs.length > 1 ? `Test ${test + 1} of ${task.outputs.length}` : "Test";
   return make("section", {}, make("h3", {}, `${name}: ${OUTCOMES[output.outcome]}`),
     make("div", { class: "pairs" },
-      gridFigure("Test input", output.input, looks(output.input)),
-      output.attempts.map((grid, i) => attemptFigure(output, grid, i, looks(grid))),
-      output.truth === null ? null : gridFigure("Truth", output.truth, { ...looks(output.truth), tone: "truth" })),
-    candidateList(output, digits), filmsOf(task.id, test).map((film) => filmPlayer(film, digits)));
+      figure("Test input", output.input),
+      output.attempts.map((text, i) => figure(`Attempt ${i + 1}`, text, comparison(output, i))),
+      output.truth === null ? null : figure("Truth", output.truth)),
+    candidateList(output), task.films.filter((film) => film.test === test).map(filmPlayer));
 }
 
-function attemptFigure(output, grid, i, looks) {
-  const origin = output.fallbacks && output.fallbacks.includes(i) ? "a fallback, not predicted; " : "";
-  const wrong = output.truth === null ? [] : differences(grid, output.truth);
-  return gridFigure(`Attempt ${i + 1}`, grid, {
-    ...looks, marked: wrong ?? [], note: origin + comparison(grid, output.truth, wrong),
-    tone: output.truth === null ? "" : wrong && !wrong.length ? "right" : "wrong" });
+// How an attempt is marked: its wrong cells, and what is to be said of it.
+function comparison({ attempts, truth, fallbacks }, i) {
+  const origin = fallbacks.includes(i) ? "a fallback, not predicted; " : "";
+  if (truth === null) return { note: origin };
+  const wrong = differences(attempts[i], truth), cells = plural(cellsOf(truth).length, "cell");
+  const sizes = `size ${sizeText(attempts[i])}, expected ${sizeText(truth)}`;
+  if (wrong === null) return { tone: "wrong", note: `${origin}✗ ${sizes}` };
+  if (wrong.length) return { tone: "wrong", note: `${origin}✗ ${wrong.length} of ${cells} differ`, marked: wrong };
+  return { tone: "right", note: origin + "✓ equals the truth" };
 }
 
-function comparison(grid, truth, wrong) {
-  if (truth === null) return "";
-  if (wrong === null) return `✗ size ${sizeText(grid)}, expected ${sizeText(truth)}`;
-  const [rows, columns] = sizeOf(grid);
-  return wrong.length ? `✗ ${wrong.length} of ${plural(rows * columns, "cell")} differ` : "✓ equals the truth";
-}
-
-function candidateList(output, digits) {
+function candidateList(output) {
   if (!output.candidates) return null;
-  const none = "No candidate: nothing that was predicted held a grid.";
-  if (!output.candidates.length) return make("p", { class: "notice" }, none);
-  const place = output.rank ? `; the truth is number ${output.rank}` : "; the truth is not among them";
-  const votes = plural(output.total, "vote"), rank = output.truth === null ? "" : place;
-  const said = `Leading candidates of ${output.distinct}, by ${votes}${rank}`;
-  return make("div", {}, make("h4", {}, said),
-    make("ol", { class: "candidates" }, output.candidates.map((one) => candidateItem(one, output, digits))));
+  if (!output.candidates.length) return make("p", { class: "notice" }, "No candidate: no prediction held a grid.");
+  const place = output.rank ? `the truth is number ${output.rank}` : "the truth is not among them";
+  const heading = `Leading candidates of ${output.distinct}, by ${plural(output.total, "vote")}`;
+  return make("div", {}, make("h4", {}, output.truth === null ? heading : `${heading}; ${place}`),
+    make("ol", { class: "candidates" }, output.candidates.map((candidate, i) => candidateItem(candidate, i, output))));
 }
 
-function candidateItem({ grid, votes, halting, views }, output, digits) {
+function candidateItem({ grid, votes, halting, views }, place, output) {
   const uses = output.attempts.flatMap((attempt, i) => (grid === attempt ? [`attempt ${i + 1}`] : []));
   if (grid === output.truth) uses.push("✓ truth");
-  const share = votes / output.total, bar = make("span", { class: "share", "aria-hidden": "true" }, make("span"));
-  bar.firstChild.style.width = `${100 * share}%`;
+  const bar = make("span", { class: "share", "aria-hidden": "true" }, make("span"));
+  bar.firstChild.style.width = `${100 * votes / output.total}%`;
+  const agreeing = (views ?? []).flatMap((count, i) =>
+    output.views[i] ? [`${ORIENTATIONS[i]} ${count} of ${output.views[i]}`] : []);
   return make("li", { class: grid === output.truth ? "right" : "" },
-    drawGrid(grid, { cell: cellFor(130, grid), digits, label: "Candidate, " + inWords(grid) }),
+    gridFigure(`No. ${place + 1}`, grid, cellFor(130, grid)),
     make("div", { class: "candidatefacts" },
-      make("p", {}, make("b", {}, plural(votes, "vote")), ` (${percent(share, 1)}) `,
+      make("p", {}, make("b", {}, plural(votes, "vote")), ` (${percent(votes / output.total, 1)}) `,
         uses.map((use) => make("span", { class: "use" }, use))),
       bar,
-      make("p", {}, `mean halting probability ${percent(halting, 1)}`),
-      make("p", {}, distance(grid, output.truth)),
-      viewsText(views, output.answering)));
+      make("p", {}, `halting probability ${percent(halting, 1)}`),
+      agreeing.length ? make("details", {}, make("summary", {}, "augmented views that agree"),
+        make("ul", {}, agreeing.map((text) => make("li", {}, text)))) : null));
 }
 
-function distance(grid, truth) {
-  if (truth === null || grid === truth) return "";
-  const wrong = differences(grid, truth);
-  return wrong === null ? `size ${sizeText(grid)} instead of ${sizeText(truth)}` : `${plural(wrong.length, "cell")} off`;
-}
-
-// Which augmented views agreed on a candidate: in how many of the views with each orientation.
-function viewsText(views, answering) {
-  if (!views) return null;
-  const said = `${views.count} of ${plural(answering.count, "augmented view")} agree`;
-  if (!views.dihedrals) return make("p", {}, said);
-  const rows = views.dihedrals.map((count, i) => answering.dihedrals[i]
-    ? factRow(DATA.orientations[i], `${count} of ${answering.dihedrals[i]}`) : null);
-  return make("details", {}, make("summary", {}, said, views.identity ? ", the task as given among them" : ""),
-    make("table", { class: "facts" }, make("tbody", {}, rows)),
-    make("p", { class: "names" }, views.names.join(", "), views.count > views.names.length ? ", …" : ""));
+// The answer after every supervision step, and each latent read through the output head.
+function filmPlayer({ steps, embedding }) {
+  const last = steps.length - 1, stage = make("div", { class: "pairs" }), words = make("output");
+  const slider = make("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Supervision step" });
+  const button = make("button", { type: "button" }, "Play");
+  let timer = null;
+  const show = () => {
+    const number = Number(slider.value), { answer, latents, halting } = steps[number];
+    const marked = number ? differences(answer, steps[number - 1].answer) : [];
+    const note = number ? `${plural(marked.length, "cell")} changed` : "first step";
+    const name = (i) => `Latent z${latents.length > 1 ? ` ${i + 1}` : ""} through the output head`;
+    stage.replaceChildren(gridFigure("Answer y", answer, cellFor(240, answer), { marked, note }),
+      ...latents.map((latent, i) => gridFigure(name(i), latent, cellFor(240, latent))));
+    words.textContent = `Step ${number + 1} of ${steps.length}, halting probability ${percent(halting, 1)}`;
+    slider.setAttribute("aria-valuetext", words.textContent);
+  };
+  const move = (number) => {
+    slider.value = number;
+    show();
+    if (number >= last || !button.isConnected) stop();
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = null;
+    button.textContent = "Play";
+  };
+  button.addEventListener("click", () => {
+    if (timer) return stop();
+    button.textContent = "Pause";
+    timer = setInterval(() => move(Number(slider.value) + 1), FRAME_MS);
+    if (Number(slider.value) === last) move(0);
+  });
+  slider.addEventListener("input", () => move(Number(slider.value)));
+  show();
+  return make("section", { class: "film" }, make("h4", {}, "Film of the supervision steps"),
+    make("p", { class: "detail" }, `Puzzle embedding: ${embedding}.`,
+      " Crosses: cells that the step changed. Grey border: the token EOS."),
+    make("div", { class: "filmbar" }, button, slider, words), stage);
 }

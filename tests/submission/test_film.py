@@ -18,8 +18,8 @@ from arc_trm.training_state import NAMING, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store
-from submission.film import Step, canvas_texts, film, find_embedding, main, show_steps
-from submission.film_file import read_film
+from submission.film import canvas_text, film, find_embedding, main, show_steps, used_corner
+from submission.report import FILM_FORMAT
 from tests.data_prep.material import as_json, grid, pair, task
 
 STEPS = 3
@@ -47,30 +47,25 @@ def test_the_last_step_is_what_prediction_answers(side: int) -> None:
     model = RecursiveModel(CONFIG).eval()
     model.load_state_dict(made.weights)
     question = TASK.tests[0].input
-    found, steps = film(made, made.puzzle_mean, question, side, None)
+    frames = film(made, made.puzzle_mean, question, side, STEPS)
     embedding = PuzzleEmbedding(1, CONFIG.puzzle_width, torch.device("cpu"))
     embedding.table.copy_(made.puzzle_mean[None])
-    inputs = torch.from_numpy(encode(question, side=found).astype(np.int32))[None]
+    inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     batch = type("OneRow", (), {"inputs": inputs, "puzzle_ids": torch.zeros(1, dtype=torch.int64)})
     predictor = Predictor(model, model, embedding, made.halting, torch.float32)
     tokens, halting, _ = predictor.answer(batch)  # type: ignore[arg-type]
-    assert len(steps) == STEPS
-    np.testing.assert_array_equal(steps[-1].answer, tokens[0].numpy())
-    assert steps[-1].halting == pytest.approx(float(halting[0]))
-    assert all(len(step.latents) == 1 for step in steps)
-
-
-def test_an_answer_that_its_window_does_not_close_is_given_on_the_full_canvas() -> None:
-    side, steps = film(exported(), exported().puzzle_mean, TASK.tests[0].input, 11, None)
-    assert side == 30  # an untrained model closes nothing
-    assert steps[0].answer.shape == (900,)
+    answer = tokens[0].numpy()
+    assert len(frames) == STEPS
+    assert frames[-1]["answer"] == canvas_text(answer, side, used_corner(answer, question, side))
+    assert frames[-1]["halting"] == pytest.approx(float(halting[0]), abs=1e-4)
+    assert all(len(frame["latents"]) == 1 for frame in frames)
 
 
 @pytest.mark.parametrize(("recursion", "latents"), [("single_latent", 0), ("multi_scale_latent", 2)])
 def test_every_latent_is_read(recursion: str, latents: int) -> None:
     made = exported(replace(CONFIG, recursion=recursion))  # type: ignore[arg-type]
-    _, steps = film(made, made.puzzle_mean, TASK.tests[0].input, 30, 1)
-    assert [len(step.latents) for step in steps] == [latents]
+    frames = film(made, made.puzzle_mean, TASK.tests[0].input, 30, 1)
+    assert [len(frame["latents"]) for frame in frames] == [latents]
 
 
 def test_a_puzzle_keeps_its_own_embedding(tmp_path: Path) -> None:
@@ -97,10 +92,13 @@ def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
 
 def test_a_film_shows_the_corner_that_is_used() -> None:
     answer = encode(grid(["123", "456"]), side=11)
+    corner = used_corner(answer, grid(["1", "2", "3"]), 11)
+    assert corner == (4, 4)
+    assert canvas_text(answer, 11, corner) == "123e/456e/eee./...."
     noise = np.where(answer == PAD, 7, answer).astype(np.uint8)  # beyond its border a model says anything
-    frames = canvas_texts([Step(noise, (answer,), 0.125), Step(answer, (answer,), 0.5)], 11, grid(["1", "2", "3"]))
-    assert frames[0] == {"answer": "123e/456e/eee5/5555", "latents": ["123e/456e/eee./...."], "halting": 0.125}
-    assert frames[1]["answer"] == "123e/456e/eee./...."
+    assert used_corner(noise, grid(["1", "2", "3"]), 11) == corner
+    assert canvas_text(noise, 11, corner) == "123e/456e/eee5/5555"
+    assert used_corner(answer, np.zeros((11, 7), np.uint8), 11) == (11, 8)
 
 
 def test_the_terminal_shows_changes_and_skips_what_stays() -> None:
@@ -128,18 +126,15 @@ def test_the_command_shows_and_writes_a_film(
     said = capsys.readouterr().out
     assert "task abc, test 1: 3 supervision steps on a canvas of side" in said
     assert said.endswith(f"wrote {out}: 3 steps of task abc\n")
-    made = read_film(out)
-    assert (made["task_id"], made["test"], len(made["steps"])) == ("abc", 1, 3)
+    made = orjson.loads(out.read_bytes())
+    assert (made["format"], made["task_id"], made["test"], len(made["steps"])) == (FILM_FORMAT, "abc", 1, 3)
     assert made["embedding"].startswith("the mean")
-    assert main([*files, "--steps", "5"]) == 0
-    assert "step 5 of 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--test", "2"], "--test 2: task abc has test inputs 0 to 1"),
-        (["--steps", "0"], "--steps 0: expected at least 1"),
         (["--task", "abd"], r"no task abd among its 1 task; near it: abc"),
     ],
 )
