@@ -63,7 +63,8 @@ function drawGrid(text, cell, { label = null, marked = [] } = {}) {
   const [height, width] = sizeOf(text), paths = {};
   for (const [symbol, r, c] of cellsOf(text)) paths[symbol] = (paths[symbol] ?? "") + `M${c} ${r}h1v1h-1z`;
   const svg = make("svg", {
-    class: cell < 6 ? "grid" : "grid lined", viewBox: `0 0 ${width} ${height}`, width: width * cell, height: height * cell,
+    class: cell < 6 ? "grid" : "grid lined", viewBox: `0 0 ${width} ${height}`,
+    width: width * cell, height: height * cell,
     ...(label === null ? { "aria-hidden": "true" } : { role: "img", "aria-label": label }),
   });
   for (const [symbol, d] of Object.entries(paths)) {

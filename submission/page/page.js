@@ -14,7 +14,6 @@ const TASKS = DATA.tasks.map((task, number) => {
     verdict: outcomes.every((name) => name === "unknown") ? "unknown"
       : solved === outcomes.length ? "solved" : solved ? "partly" : "unsolved",
     share: Math.min(...shares),
-    size: Math.max(...task.outputs.map((output) => output.input.length)),
     fallback: task.outputs.some((output) => output.fallbacks.length),
     films: DATA.films.filter((film) => film.task_id === task.id),
   };
@@ -28,14 +27,13 @@ const FILTERS = {
   fallback: ["with a fallback attempt", (task) => task.fallback],
   film: ["with a film", (task) => task.films.length],
 };
-for (const [name, words] of Object.entries(OUTCOMES)) {
+for (const [name, [words]] of Object.entries(OUTCOMES)) {
   FILTERS[name] = [`with an output: ${words}`, (task) => task.outcomes.includes(name)];
 }
 const SORTS = {
   file: ["order of the file", (a, b) => a.number - b.number],
   sure: ["most agreement first", (a, b) => b.share - a.share],
   unsure: ["least agreement first", (a, b) => a.share - b.share],
-  size: ["smallest input first", (a, b) => a.size - b.size],
 };
 
 // Overview --------------------------------------------------------------------------------------------------
@@ -52,7 +50,7 @@ function panel(title, ...content) {
 }
 
 function scoreTiles() {
-  if (!DATA.scores) return make("p", { class: "notice" }, "The true outputs are not known here, so nothing is scored.");
+  if (!DATA.scores) return make("p", { class: "notice" }, "The true outputs are not known: there is no score.");
   const { outputs, task_mean: mean, tasks } = DATA.scores;
   const tile = (title, { score }, detail) =>
     panel(title, make("p", { class: "figure" }, percent(score, 2)), make("p", { class: "detail" }, detail));
@@ -65,14 +63,14 @@ function scoreTiles() {
 function outcomePanel() {
   const outcomes = TASKS.flatMap((task) => task.outcomes);
   const bar = make("div", { class: "stacked", "aria-hidden": "true" }), legend = make("ul", { class: "legend" });
-  for (const [name, words] of Object.entries(OUTCOMES).filter(([name]) => outcomes.includes(name))) {
-    const count = outcomes.filter((outcome) => outcome === name).length;
-    const segment = make("span", { class: "outcome-" + name });
+  for (const [name, [words, colour]] of Object.entries(OUTCOMES).filter(([name]) => outcomes.includes(name))) {
+    const count = outcomes.filter((outcome) => outcome === name).length, segment = make("span");
+    const swatch = make("span", { class: "swatch" });
     segment.style.flexGrow = count;
+    segment.style.background = swatch.style.background = colour;
     bar.append(segment);
     legend.append(make("li", {}, make("a", { href: address({ status: name }) },
-      make("span", { class: "swatch outcome-" + name, "aria-hidden": "true" }),
-      words, " ", make("b", {}, count), ` (${percent(count / outcomes.length)})`)));
+      swatch, words, " ", make("b", {}, count), ` (${percent(count / outcomes.length)})`)));
   }
   return panel(`Where the right answers went: ${plural(outcomes.length, "test output")}`, bar, legend);
 }
@@ -81,18 +79,18 @@ function outcomePanel() {
 function calibrationPanel() {
   const bars = DATA.calibration.map(([outputs, solved], i) => {
     const words = `${10 * i} to ${10 * i + 10} % of the votes: ${solved} of ${plural(outputs, "output")} right`;
-    const bar = make("li", { title: words }, make("span", { "aria-label": words }, outputs ? `${solved}/${outputs}` : ""));
+    const bar = make("li", { title: words }, make("span", {}, outputs ? `${solved}/${outputs}` : ""));
     bar.style.height = `${100 * solved / (outputs || 1)}%`;
     return bar;
   });
-  return panel("Does agreement mean right?", make("ol", { class: "chart", "aria-label": "Right outputs" }, bars),
-    make("p", { class: "axis" }, ["0 %", "votes for the leading candidate", "100 %"].map((text) => make("span", {}, text))));
+  const axis = ["0 %", "votes for the leading candidate", "100 %"].map((text) => make("span", {}, text));
+  return panel("Right outputs by agreement of the votes",
+    make("ol", { class: "chart" }, bars), make("p", { class: "axis" }, axis));
 }
 
 function runPanel() {
-  const rows = DATA.run.map(([name, value]) =>
-    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, value)));
-  return panel("The run", make("table", {}, make("tbody", {}, rows)));
+  const rows = DATA.run.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+  return panel("The run", make("dl", {}, rows));
 }
 
 // The list, and one task ------------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ function show() {
   const tasks = chosenTasks(), opened = TASKS.find((task) => task.id === state.task);
   for (const id of ["overview", "tasks"]) byId(id).hidden = Boolean(opened);
   byId("task").hidden = !opened;
-  byId("task").replaceChildren(...(opened ? [taskNavigation(opened, tasks), taskInFull(opened)] : []));
+  byId("task").replaceChildren(...(opened ? [navigation(opened, tasks), taskInFull(opened)] : []));
   const cards = tasks.length ? make("ul", { class: "cards" }, tasks.map(card))
     : make("p", { class: "notice" }, "No task fits; change the search or the filter.");
   byId("list").replaceChildren(...(opened ? [] : [cards]));
@@ -120,16 +118,22 @@ function show() {
   document.title = opened ? `${opened.id} · ${DATA.title}` : DATA.title;
 }
 
-function neighbours(opened, tasks) {
+// Its links are what the keys follow.
+function navigation(opened, tasks) {
   const place = tasks.indexOf(opened);
-  return place < 0 ? [] : [tasks[place - 1], tasks[place + 1]];
+  const link = (rel, task, text) =>
+    task ? make("a", { rel, href: address({ task: task.id }) }, text) : make("span", {}, text);
+  return make("nav", { class: "tasknav", "aria-label": "Tasks" }, link("up", { id: "" }, "↑ all tasks"),
+    link("prev", tasks[place - 1], "← previous"), link("next", place < 0 ? null : tasks[place + 1], "next →"));
 }
 
-function taskNavigation(opened, tasks) {
-  const [previous, next] = neighbours(opened, tasks);
-  const link = (task, text) => task ? make("a", { href: address({ task: task.id }) }, text) : make("span", {}, text);
-  return make("nav", { class: "tasknav", "aria-label": "Tasks" },
-    make("a", { href: address({ task: "" }) }, "↑ all tasks"), link(previous, "← previous"), link(next, "next →"));
+function onKey(event) {
+  if (/^(INPUT|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+  const rel = { Escape: "up", ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  document.querySelector(`.tasknav a[rel=${rel}]`)?.click();
+  if (event.key !== "/" || state.task) return;
+  event.preventDefault();
+  byId("q").focus();
 }
 
 function readAddress() {
@@ -152,22 +156,11 @@ function onAddress() {
   const before = state.task;
   readAddress();
   show();
-  if (state.task) {
-    scrollTo(0, 0);
-    byId("task").querySelector("h2")?.focus();
-  } else if (before) {
-    [...document.querySelectorAll("a.card")].find((link) => link.hash === address({ task: before }))?.focus();
-  }
-}
-
-function onKey(event) {
-  if (/^(INPUT|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
-  const opened = TASKS.find((task) => task.id === state.task);
-  const [previous, next] = opened ? neighbours(opened, chosenTasks()) : [];
-  if (event.key === "/" && !opened) { event.preventDefault(); byId("q").focus(); }
-  else if (event.key === "Escape" && opened) location.hash = address({ task: "" });
-  else if (event.key === "ArrowLeft" && previous) location.hash = address({ task: previous.id });
-  else if (event.key === "ArrowRight" && next) location.hash = address({ task: next.id });
+  if (state.task) scrollTo(0, 0);
+  const cards = [...document.querySelectorAll("a.card")];
+  const focused = state.task ? document.querySelector("#task h2")
+    : cards.find((link) => link.hash === address({ task: before }));
+  focused?.focus();
 }
 
 function addOptions(id, table) {

@@ -1,13 +1,13 @@
 // One task: its card in the list, everything about it in full, and the film of its supervision steps.
 
 const OUTCOMES = {
-  first: "solved by attempt 1",
-  second: "solved by attempt 2",
-  ranked: "predicted, but not handed in",
-  missed: "not solved",
-  unknown: "output not known",
+  first: ["solved by attempt 1", "#1f9d4d"],
+  second: ["solved by attempt 2", "#7cc576"],
+  ranked: ["predicted, but not handed in", "#e2a72e"],
+  missed: ["not solved", "#c9564c"],
+  unknown: ["output not known", "#8b959f"],
 };
-const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: "✗ not solved", unknown: "? not known" };
+const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: "✗ not solved", unknown: "not known" };
 // The published order of the eight dihedral elements.
 const ORIENTATIONS = ["as given", "turned left", "turned half", "turned right", "mirrored left-right",
   "mirrored up-down", "transposed", "transposed the other way"];
@@ -17,9 +17,11 @@ function badge(verdict) {
   return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
 }
 
+// A card shows the attempt that is right, else the first one.
 function card(task) {
-  const output = task.outputs[0], known = output.truth !== null;
-  const wrong = known ? differences(output.attempts[0], output.truth) ?? [] : [];
+  const output = task.outputs[0], known = output.truth !== null, second = known && output.attempts[1] === output.truth;
+  const attempt = output.attempts[second ? 1 : 0];
+  const wrong = known ? differences(attempt, output.truth) ?? [] : [];
   const thumb = (name, text, marked = []) =>
     make("span", { class: "thumb" }, drawGrid(text, cellFor(102, text), { marked }), make("span", {}, name));
   const facts = [
@@ -28,7 +30,7 @@ function card(task) {
   return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
     make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
     make("span", { class: "thumbs", "aria-hidden": "true" },
-      thumb("input", output.input), thumb("attempt 1", output.attempts[0], wrong),
+      thumb("input", output.input), thumb(second ? "attempt 2" : "attempt 1", attempt, wrong),
       known ? thumb("truth", output.truth) : thumb("attempt 2", output.attempts[1])),
     make("span", { class: "cardfoot" }, facts.filter(Boolean).map((fact) => make("span", {}, fact)))));
 }
@@ -36,7 +38,7 @@ function card(task) {
 function taskInFull(task) {
   const pairs = task.demonstrations.map(([input, output], i) => make("div", { class: "pair" },
     gridFigure(`Input ${i + 1}`, input, cellFor(170, input, output)),
-    make("span", { class: "arrow", "aria-hidden": "true" }, "→"),
+    make("span", { "aria-hidden": "true" }, "→"),
     gridFigure(`Output ${i + 1}`, output, cellFor(170, output, input))));
   return make("article", { class: "task" },
     make("h2", { class: "id", tabindex: "-1" }, task.id, " ", badge(task.verdict)),
@@ -48,7 +50,7 @@ function outputInFull(task, output, test) {
   const shown = [output.input, ...output.attempts, output.truth];
   const figure = (caption, text, options) => gridFigure(caption, text, cellFor(220, text, ...shown), options);
   const name = task.outputs.length > 1 ? `Test ${test + 1} of ${task.outputs.length}` : "Test";
-  return make("section", {}, make("h3", {}, `${name}: ${OUTCOMES[output.outcome]}`),
+  return make("section", {}, make("h3", {}, `${name}: ${OUTCOMES[output.outcome][0]}`),
     make("div", { class: "pairs" },
       figure("Test input", output.input),
       output.attempts.map((text, i) => figure(`Attempt ${i + 1}`, text, comparison(output, i))),
@@ -79,16 +81,14 @@ function candidateList(output) {
 function candidateItem({ grid, votes, halting, views }, place, output) {
   const uses = output.attempts.flatMap((attempt, i) => (grid === attempt ? [`attempt ${i + 1}`] : []));
   if (grid === output.truth) uses.push("✓ truth");
-  const bar = make("span", { class: "share", "aria-hidden": "true" }, make("span"));
-  bar.firstChild.style.width = `${100 * votes / output.total}%`;
   const agreeing = (views ?? []).flatMap((count, i) =>
     output.views[i] ? [`${ORIENTATIONS[i]} ${count} of ${output.views[i]}`] : []);
   return make("li", { class: grid === output.truth ? "right" : "" },
     gridFigure(`No. ${place + 1}`, grid, cellFor(130, grid)),
     make("div", { class: "candidatefacts" },
       make("p", {}, make("b", {}, plural(votes, "vote")), ` (${percent(votes / output.total, 1)}) `,
-        uses.map((use) => make("span", { class: "use" }, use))),
-      bar,
+        uses.map((use) => make("span", { class: "badge" }, use))),
+      make("progress", { value: votes, max: output.total, "aria-hidden": "true" }),
       make("p", {}, `halting probability ${percent(halting, 1)}`),
       agreeing.length ? make("details", {}, make("summary", {}, "augmented views that agree"),
         make("ul", {}, agreeing.map((text) => make("li", {}, text)))) : null));
