@@ -29,6 +29,8 @@ from data_prep.terminal import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, re
 from submission.report import FILM_FORMAT
 
 Tokens = NDArray[np.uint8]
+# The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
+VIEW = [[IDENTITY.dihedral, *(COLOUR_OFFSET + colour for colour in IDENTITY.permutation)]]
 SYMBOLS = {PAD: PAD_SYMBOL, EOS: EOS_SYMBOL, **{COLOUR_OFFSET + colour: str(colour) for colour in range(COLOURS)}}
 
 
@@ -44,7 +46,7 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
     state = model.initial_state(1, inputs.shape[1], torch.float32)
     frames = []
     for _ in range(steps):
-        output = model(state, inputs, embedding[None])
+        output = model(state, inputs, embedding[None], torch.tensor(VIEW))
         state = output.state
         logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in state[1:])]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]

@@ -8,6 +8,7 @@ import orjson
 import pytest
 import torch
 
+from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, write_checkpoint, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.evaluate import Predictor
@@ -42,18 +43,19 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("side", [11, 30])
-def test_the_last_step_is_what_prediction_answers(side: int) -> None:
-    made = exported()
-    model = RecursiveModel(CONFIG).eval()
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, embedding_rows="task", prefix=13)])
+def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig) -> None:
+    made = exported(config)
+    model = RecursiveModel(config).eval()
     model.load_state_dict(made.weights)
     question = TASK.tests[0].input
     frames = film(made, made.puzzle_mean, question, side, STEPS)
     embedding = PuzzleEmbedding(1, CONFIG.puzzle_width, torch.device("cpu"))
     embedding.table.copy_(made.puzzle_mean[None])
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
-    batch = type("OneRow", (), {"inputs": inputs, "puzzle_ids": torch.zeros(1, dtype=torch.int64)})
-    predictor = Predictor(model, model, embedding, made.halting, torch.float32)
-    tokens, halting, _ = predictor.answer(batch)  # type: ignore[arg-type]
+    as_given = torch.tensor([[0, *(2 + colour for colour in range(10))]])
+    batch = Batch(inputs, inputs, torch.zeros(1, dtype=torch.int64), as_given)
+    tokens, halting, _ = Predictor(model, model, embedding, made.halting, torch.float32).answer(batch)
     answer = tokens[0].numpy()
     assert len(frames) == STEPS
     assert frames[-1]["answer"] == canvas_text(answer, side, used_corner(answer, question, side))
