@@ -67,13 +67,14 @@ def shared_size(wanted: int, processes: int) -> int:
 
 
 def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerator: Accelerator) -> Trainer:
-    """A trainer that stands at the export: its weights, and its mean embedding for every puzzle of the store."""
+    """A trainer that stands at the export: its weights, its rows for the tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
     data = arc_data(store, config, accelerator.device)
     compiling: Callable[[torch.nn.Module], torch.nn.Module] | None = None
     if settings.compile:
         compiling = lambda model: compile_or_explain(model, accelerator.device)  # noqa: E731
     trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
+    trainer.row_names = () if settings.forget else data.row_names
     run.load_export(trainer, export)
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
         fit_memory(trainer)

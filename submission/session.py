@@ -19,7 +19,7 @@ from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, TaskEntry, build_store
-from data_prep.tasks import Task
+from data_prep.tasks import Task, pairs_digest
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
 from submission.likelihood import Likelihood
 from submission.plan import TimePlan
@@ -235,7 +235,7 @@ def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: Time
     with stop_on_signal() as stop:
         with plan.phase("set-up"):
             export = read_export(checkpoint)
-            file.facts |= provenance(file.tasks, export)
+            file.facts |= provenance(file.tasks, export, settings.forget)
             arithmetics = usable_arithmetic()
             accelerator = make_accelerator("none", file.path.parent)
             if accelerator.is_main_process:
@@ -255,11 +255,16 @@ def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: Time
         accelerator.end_training()
 
 
-def provenance(tasks: Sequence[Task], export: Export) -> dict[str, Any]:
-    """What has to be known about the checkpoint, above all which of the tasks it was trained on."""
+def provenance(tasks: Sequence[Task], export: Export, forget: bool) -> dict[str, Any]:
+    """What has to be known about the checkpoint: of which tasks it has seen test outputs, and which it knows.
+
+    Those that it knows have an embedding row in it, from training on their demonstrations (the paper's protocol).
+    """
+    rows = set(export.puzzle_names or ()) if export.model.embedding_rows == "task" and not forget else set()
     seen = set(trained_on(tasks, export.training_tasks).tests)
     return {
         "checkpoint": export.facts["sha256"],
         "leak": bool(export.facts.get("leak")),
         "trained_on": [task.task_id for task in tasks if task.name in seen],
+        "known": [task.task_id for task in tasks if pairs_digest(task.demonstrations) in rows],
     }

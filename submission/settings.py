@@ -74,6 +74,7 @@ class Settings:
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
     likelihood: bool = _option(False, None, "let the model weigh the leading candidates, and rank by votes and that")
+    forget: bool = _option(False, None, "use no embedding row that the checkpoint has learned for one of the tasks")
     seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
 
     @classmethod

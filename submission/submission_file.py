@@ -148,9 +148,14 @@ def make_folder(folder: Path) -> None:
 
 # The summary ------------------------------------------------------------------------------------------------
 
-# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, and which
-# tasks of the submission were among its training tasks.
-PROVENANCE = {"checkpoint": (str, "a text"), "leak": (bool, "true or false"), "trained_on": (list, "a list of ids")}
+# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, which tasks of
+# the submission were among its training tasks, and for which it has an embedding row.
+PROVENANCE = {
+    "checkpoint": (str, "a text"),
+    "leak": (bool, "true or false"),
+    "trained_on": (list, "a list of ids"),
+    "known": (list, "a list of ids"),
+}
 
 
 def summary_path(submission: Path | str) -> Path:
@@ -191,4 +196,7 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"CONTAMINATED: the checkpoint was trained on {len(seen)} of its tasks: {names}")
     elif seen is not None:
         lines.append("none of its test outputs was a training label of the checkpoint")
+    if summary.get("known"):
+        count = len(summary["known"])
+        lines.append(f"the checkpoint was trained on the demonstrations of {count} of its tasks (the paper's protocol)")
     return lines
