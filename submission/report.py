@@ -60,7 +60,11 @@ def report_data(material: Material, title: str) -> Json:
     return {
         "title": title,
         "scores": None if scores is None else scores.to_json(),
-        "remarks": [*remarks(summary), *(f"trouble while solving: {line}" for line in summary.get("troubles", ()))],
+        "remarks": [
+            *remarks(summary),
+            *_scores_apart(material.tasks, material.submission, summary.get("known", ())),
+            *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
+        ],
         "calibration": calibration(outputs),
         "run": run_rows(summary),
         "films": list(material.films),
@@ -76,14 +80,27 @@ def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None
     return score({task_id: submission[task_id] for task_id in known}, known) if known else None
 
 
+def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:
+    """Outputs solved where the checkpoint knew the demonstrations, and elsewhere; nothing to say unless it is both."""
+    parts = [[task for task in tasks if (task.task_id in known) is wanted] for wanted in (True, False)]
+    scores = [known_scores(part, submission) for part in parts]
+    solved = [f"{part.outputs_solved} of {part.outputs_total}" for part in scores if part is not None]
+    if len(solved) < 2:
+        return []
+    return [f"solved: {solved[0]} outputs where the demonstrations were trained on, {solved[1]} elsewhere"]
+
+
 def grid_text(grid: Grid | None) -> str | None:
     """`077/770` for [[0, 7, 7], [7, 7, 0]]."""
     return None if grid is None else b"/".join(row.tobytes() for row in grid + np.uint8(ord("0"))).decode()
 
 
 def _task_data(task: Task, material: Material) -> Json:
+    summary = material.summary or {}
     return {
         "id": task.task_id,
+        "known": task.task_id in summary.get("known", ()),
+        "contaminated": task.task_id in summary.get("trained_on", ()),
         "demonstrations": [[grid_text(pair.input), grid_text(pair.output)] for pair in task.demonstrations],
         "outputs": [_output_data(task, test, material) for test in range(len(task.tests))],
     }
@@ -222,8 +239,8 @@ def _read_film(path: Path, expected: Mapping[str, int]) -> Json:
     film = read_json(path)
     if not isinstance(film, dict) or film.get("format") != FILM_FORMAT:
         raise InputError(f"{path}: no film, expected format {FILM_FORMAT!r}")
-    if film["task_id"] not in expected:
-        raise InputError(f"{path}: a film of task {film['task_id']}, which the submission does not have")
+    if film.get("task_id") not in expected:
+        raise InputError(f"{path}: a film of task {film.get('task_id')}, which the submission does not have")
     return film
 
 

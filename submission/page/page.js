@@ -25,6 +25,8 @@ const FILTERS = {
   partly: ["partly solved", (task) => task.verdict === "partly"],
   unsolved: ["not solved", (task) => task.verdict === "unsolved"],
   fallback: ["with a fallback attempt", (task) => task.fallback],
+  known: ["with demonstrations that the checkpoint knew", (task) => task.known],
+  contaminated: ["with test outputs that the checkpoint knew", (task) => task.contaminated],
   film: ["with a film", (task) => task.films.length],
 };
 for (const [name, [words]] of Object.entries(OUTCOMES)) {
@@ -79,7 +81,7 @@ function outcomePanel() {
 function calibrationPanel() {
   const bars = DATA.calibration.map(([outputs, solved], i) => {
     const words = `${10 * i} to ${10 * i + 10} % of the votes: ${solved} of ${plural(outputs, "output")} right`;
-    const bar = make("li", { title: words }, make("span", {}, outputs ? `${solved}/${outputs}` : ""));
+    const bar = make("li", { title: words, "aria-label": words }, make("span", {}, outputs ? `${solved}/${outputs}` : ""));
     bar.style.height = `${100 * solved / (outputs || 1)}%`;
     return bar;
   });

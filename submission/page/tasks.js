@@ -26,7 +26,8 @@ function card(task) {
     make("span", { class: "thumb" }, drawGrid(text, cellFor(102, text), { marked }), make("span", {}, name));
   const facts = [
     output.total ? `${percent(task.share)} of votes agree` : "", task.outputs.length > 1 ? "several test outputs" : "",
-    task.fallback ? "fallback" : "", task.films.length ? "film" : ""];
+    task.fallback ? "fallback" : "", task.known ? "demonstrations known" : "", task.contaminated ? "contaminated" : "",
+    task.films.length ? "film" : ""];
   return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
     make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
     make("span", { class: "thumbs", "aria-hidden": "true" },
@@ -81,7 +82,7 @@ function candidateList(output) {
 function candidateItem({ grid, votes, halting, views }, place, output) {
   const uses = output.attempts.flatMap((attempt, i) => (grid === attempt ? [`attempt ${i + 1}`] : []));
   if (grid === output.truth) uses.push("✓ truth");
-  const agreeing = (views ?? []).flatMap((count, i) =>
+  const agreeing = views.flatMap((count, i) =>
     output.views[i] ? [`${ORIENTATIONS[i]} ${count} of ${output.views[i]}`] : []);
   return make("li", { class: grid === output.truth ? "right" : "" },
     gridFigure(`No. ${place + 1}`, grid, cellFor(130, grid)),

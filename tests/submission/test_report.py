@@ -133,6 +133,17 @@ def test_without_candidates_the_summary_tells_fallbacks_and_troubles() -> None:
     assert data["run"] == []
 
 
+def test_what_the_checkpoint_knew_is_said_and_scored_apart() -> None:
+    summary = {"known": ["alpha", "gamma"], "trained_on": ["beta"]}
+    data = report_data(Material(TASKS, submission(), summary=summary), "mine")
+    assert data["remarks"][-1] == "solved: 2 of 3 outputs where the demonstrations were trained on, 1 of 2 elsewhere"
+    seen = [(one["known"], one["contaminated"]) for one in data["tasks"]]
+    assert seen == [(True, False), (False, True), (True, False), (False, False)]
+    for known in ([], [one.task_id for one in TASKS]):
+        data = report_data(Material(TASKS, submission(), summary={"known": known}), "mine")
+        assert not any(line.startswith("solved: ") for line in data["remarks"])
+
+
 @pytest.mark.parametrize(("truth", "rank"), [(FAR, 1), (NEAR, 2), (TRUTH, 3), (OTHER, None)])
 def test_the_rank_of_the_truth_is_by_votes_then_halting(truth: list[str], rank: int | None) -> None:
     # NEAR and FAR have two votes each, FAR's from surer views; TRUTH has one.
@@ -298,6 +309,8 @@ def test_search_filter_and_sorting_work_together(browser: Browser, folder: Path)
     assert browser.run("location.hash") == "#status=solved&sort=unsure"
     choose(browser, "status", "film")
     assert ids(browser) == ["beta"]
+    choose(browser, "status", "contaminated")
+    assert ids(browser) == ["alpha"]
     assert_quiet(browser)
 
 
