@@ -21,7 +21,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
 from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
 from data_prep.cell_store import CellStore
 from data_prep.files import InputError, run_program

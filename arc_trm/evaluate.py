@@ -13,10 +13,10 @@ from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import HaltingConfig
-from arc_trm.halting import HALTING_RULES, Forward
 from arc_trm.model import RecursiveModel, State
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Rows, fixed_batches
+from arc_trm.supervision import HALTING_RULES, Forward
 
 
 class Answers(NamedTuple):

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
-from arc_trm.layers import Linear, Network, grid_rotary_table, rotary_table, truncated_normal
-from arc_trm.losses import wide
+from arc_trm.layers import Linear, Network, grid_rotary_table, rotary_table, truncated_normal, wide
 
 HALTING_BIAS = -5.0
 

@@ -1,4 +1,4 @@
-"""The dense optimisers and the learning-rate schedule."""
+"""What moves weights: the dense optimisers, their schedule, the moving average, the sparse puzzle table."""
 
 import math
 from collections import defaultdict
@@ -136,3 +136,58 @@ OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]]
     ),
     "muon": lambda model, train: Muon(model, train.lr, (train.beta1, train.beta2), train.weight_decay),
 }
+
+
+def ema_decay(step: int, target: float) -> float:
+    """Decay of update `step` (1, 2, …): min(target, (1 + step) / (10 + step)), so that short runs average too."""
+    return min(target, (1 + step) / (10 + step))
+
+
+class Ema:
+    """A float32 copy of the parameters that follows them: average ← decay · average + (1 − decay) · parameter."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.averages = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self, decay: float) -> None:
+        """Move every average towards its parameter."""
+        torch._foreach_lerp_(self.averages, self.parameters, 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange parameters and averages in place; a second call exchanges them back."""
+        for parameter, average in zip(self.parameters, self.averages, strict=True):
+            keep = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(keep)
+
+
+class PuzzleEmbedding:
+    """One row of numbers per puzzle: a table [puzzles, width] in float32 beside the model, trained by sparse sign-SGD.
+
+    With about a million rows it must stay out of the dense gradient and of the moving average. Only the rows of a
+    batch are read (as a leaf that collects their gradient) and written.
+    """
+
+    def __init__(self, puzzles: int, width: int, device: torch.device | str = "cpu") -> None:
+        self.table = torch.zeros(puzzles, width, device=device)
+
+    def rows(self, puzzle_ids: Tensor) -> Tensor:
+        """The rows [b, width] of `puzzle_ids` [b] as a new leaf whose `.grad` the backward pass fills."""
+        return self.table[puzzle_ids].requires_grad_()
+
+    @torch.no_grad()
+    def update(self, puzzle_ids: Tensor, gradients: Tensor, learning_rate: float | Tensor, weight_decay: float) -> None:
+        """Sign-SGD with decoupled decay on the rows named in `puzzle_ids` [b]; `gradients` is [b, width].
+
+        The gradients of a row that occurs several times are added before the sign. Static shapes and no host
+        synchronisation: sort, number the runs of equal ids, add within runs; all copies of a row write the same value.
+        """
+        ids, order = puzzle_ids.sort(stable=True)
+        run = torch.zeros_like(ids)
+        run[1:] = (ids[1:] != ids[:-1]).cumsum(0)
+        totals = torch.zeros_like(gradients).index_add_(0, run, gradients[order])
+        rows = self.table[ids] * (1 - learning_rate * weight_decay) - learning_rate * totals[run].sign()
+        self.table.index_copy_(0, ids, rows)

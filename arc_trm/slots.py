@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 
 from arc_trm.batches import Source
-from arc_trm.halting import Carry
+from arc_trm.supervision import Carry
 from arc_trm.training_state import carry_from, carry_tensors
 from data_prep.files import InputError
 

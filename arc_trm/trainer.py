@@ -18,17 +18,15 @@ from torch import Tensor, nn
 
 from arc_trm.batches import upload
 from arc_trm.config import RunConfig
-from arc_trm.ema import Ema, ema_decay
 from arc_trm.evaluate import Predictor
-from arc_trm.halting import Carry, initial_carry, supervision_step
 from arc_trm.memory import peak_memory
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
-from arc_trm.optim import OPTIMISERS, learning_rate
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
 from arc_trm.slots import Part as Part
 from arc_trm.slots import Work as Work
 from arc_trm.slots import exploration, share_out
+from arc_trm.supervision import Carry, initial_carry, supervision_step
 from arc_trm.training_state import load_state, state_of
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from arc_trm.batches import Batch
-from arc_trm.halting import Carry
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
+from arc_trm.supervision import Carry
 from data_prep.files import InputError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from arc_trm.checkpoint import Export
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.datasets import arc_data
-from arc_trm.halting import initial_carry, supervision_step
+from arc_trm.supervision import initial_carry, supervision_step
 from arc_trm.trainer import Trainer, Work
 from data_prep.progress import Progress
 from data_prep.store import ArcStore

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.evaluate import Predictor
-from arc_trm.losses import TOKEN_SCORES
 from arc_trm.sampler import Rows, evaluation_rows, fixed_batches
+from arc_trm.supervision import TOKEN_SCORES
 from arc_trm.vote import Tally, grid_key
 from data_prep.canvas import CANVAS_SIDE, IGNORE_LABEL, PAD, encode
 from data_prep.grid import Grid

@@ -39,7 +39,7 @@ def test_no_module_of_arc_trm_shadows_another() -> None:
 @pytest.mark.parametrize("name", ["types", "random", "logging", "torch", "numpy", "yaml", "tqdm", "data_prep"])
 def test_a_planted_name_is_found(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").touch()
-    (tmp_path / "halting.py").touch()
+    (tmp_path / "supervision.py").touch()
     (tmp_path / "__init__.py").touch()
     assert shadowing_names(tmp_path) == [name]
 

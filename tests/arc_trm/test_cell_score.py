@@ -12,7 +12,7 @@ from arc_trm.cells import CellSource
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.evaluate import Predictor
 from arc_trm.model import Output, RecursiveModel
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 from data_prep import build
 from data_prep.cell_store import CellRows, CellStore, build_cell_store
 from data_prep.files import InputError

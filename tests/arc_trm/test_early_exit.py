@@ -6,7 +6,7 @@ from arc_trm.batches import Batch
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 
 STEPS, TOKENS, ROWS = 7, 11, 13
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from arc_trm.config import ModelConfig
 from arc_trm.model import RecursiveModel
-from arc_trm.optim import AdamAtan2, Muon, learning_rate, orthogonalised
+from arc_trm.optim import AdamAtan2, Ema, Muon, PuzzleEmbedding, ema_decay, learning_rate, orthogonalised
 
 
 def scalar_adam_atan2(value, gradients, rate, beta1, beta2, decay):
@@ -147,3 +148,107 @@ def test_muon_moves_stacked_matrices_apart_and_the_rest_as_adam_atan2():
         directions = torch.cat([0.2 * max(part.shape) ** 0.5 * part for part in parts])
         assert torch.allclose(p, before[name] * (1 - 0.1 * 0.3) - 0.1 * directions, atol=1e-5)
     assert seen == set(stacks)
+
+
+# The moving average of the weights ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parameters():
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(3, 5)), torch.nn.Parameter(torch.randn(2))]
+
+
+def test_average_follows_as_a_plain_loop_says(parameters):
+    ema = Ema(parameters)
+    expected = [parameter.detach().clone() for parameter in parameters]
+    for step in range(4):
+        for parameter in parameters:
+            parameter.data += torch.randn(parameter.shape)
+        ema.update(0.9 + 0.01 * step)
+        expected = [
+            (0.9 + 0.01 * step) * e + (0.1 - 0.01 * step) * p for e, p in zip(expected, parameters, strict=True)
+        ]
+    for average, value in zip(ema.averages, expected, strict=True):
+        assert torch.allclose(average, value, atol=1e-6)
+
+
+def test_swapping_twice_is_the_identity(parameters):
+    ema = Ema(parameters)
+    for parameter in parameters:
+        parameter.data.add_(1.0)
+    weights = [parameter.detach().clone() for parameter in parameters]
+    averages = [average.clone() for average in ema.averages]
+    ema.swap()
+    assert all(torch.equal(p, a) for p, a in zip(parameters, averages, strict=True))
+    assert all(torch.equal(a, w) for a, w in zip(ema.averages, weights, strict=True))
+    ema.swap()
+    assert all(torch.equal(p, w) for p, w in zip(parameters, weights, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(ema.averages, averages, strict=True))
+
+
+def test_average_has_no_gradient_and_is_no_view(parameters):
+    ema = Ema(parameters)
+    parameters[0].data.fill_(7.0)
+    assert not any(average.requires_grad for average in ema.averages)
+    assert (ema.averages[0] != 7.0).all()
+
+
+def test_decay_starts_low_and_reaches_its_target():
+    assert ema_decay(1, 0.999) == pytest.approx(2 / 11)
+    assert all(ema_decay(step, 0.999) < ema_decay(step + 1, 0.999) for step in range(1, 100))
+    assert ema_decay(10_000, 0.999) == 0.999
+
+
+# The sparse table and its sign-SGD, against a plain loop over a dict --------------------------------------------------
+
+
+N, W = 7, 3
+
+
+def plain_update(table, ids, gradients, learning_rate, decay):
+    """The same update by a loop: gradients of a row added up, then one signed step."""
+    sums: dict[int, np.ndarray] = {}
+    for identifier, gradient in zip(ids, gradients, strict=True):
+        sums[identifier] = sums.get(identifier, np.zeros(W)) + gradient
+    result = table.copy()
+    for identifier, gradient in sums.items():
+        result[identifier] = result[identifier] * (1 - learning_rate * decay) - learning_rate * np.sign(gradient)
+    return result
+
+
+# Small integers add up exactly in any order, and often cancel.
+BATCHES = st.lists(
+    st.tuples(st.integers(0, N - 1), st.lists(st.integers(-2, 2), min_size=W, max_size=W)), min_size=1, max_size=13
+)
+
+
+@given(BATCHES, st.sampled_from([1e-2, 0.5]), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
+def test_update_equals_a_plain_loop(batch, learning_rate, decay, seed):
+    ids, gradients = [i for i, _ in batch], np.array([g for _, g in batch], dtype=np.float32)
+    embedding = PuzzleEmbedding(N, W)
+    start = np.random.default_rng(seed).normal(size=(N, W)).astype(np.float32)
+    embedding.table.copy_(torch.from_numpy(start))
+    embedding.update(torch.tensor(ids), torch.from_numpy(gradients), learning_rate, decay)
+    expected = plain_update(start, ids, gradients, learning_rate, decay)
+    np.testing.assert_allclose(embedding.table.numpy(), expected, atol=1e-6)
+    untouched = sorted(set(range(N)) - set(ids))
+    np.testing.assert_array_equal(embedding.table.numpy()[untouched], start[untouched])
+
+
+def test_cancelling_gradients_leave_only_the_decay():
+    embedding = PuzzleEmbedding(N, W)
+    embedding.table.fill_(2.0)
+    gradients = torch.tensor([[1.0, -3.0, 0.5]])
+    embedding.update(torch.tensor([4, 4]), torch.cat((gradients, -gradients)), 0.1, 0.5)
+    assert torch.allclose(embedding.table[4], torch.full((W,), 2.0 * (1 - 0.1 * 0.5)))
+    assert (embedding.table[[0, 1, 2, 3, 5, 6]] == 2.0).all()
+
+
+def test_rows_are_leaves_that_collect_one_gradient_a_batch_row():
+    embedding = PuzzleEmbedding(N, W)
+    rows = embedding.rows(torch.tensor([5, 2, 5]))
+    (rows * torch.tensor([[1.0], [2.0], [4.0]])).sum().backward()
+    assert rows.grad is not None
+    assert rows.grad[:, 0].tolist() == [1.0, 2.0, 4.0]
+    assert not embedding.table.requires_grad

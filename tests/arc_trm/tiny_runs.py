@@ -5,11 +5,10 @@ import torch
 
 from arc_trm.batches import Batch
 from arc_trm.config import RunConfig
-from arc_trm.ema import Ema
-from arc_trm.halting import initial_carry, supervision_step
 from arc_trm.model import RecursiveModel
+from arc_trm.optim import Ema, PuzzleEmbedding
 from arc_trm.presets import Overrides, override
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.supervision import initial_carry, supervision_step
 from arc_trm.trainer import OPTIMISERS
 
 EXAMPLES, SIDE, VOCABULARY = 8, 3, 5

@@ -16,14 +16,11 @@ from torch import Tensor, nn
 
 from arc_trm.batches import Batch
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.ema import Ema
-from arc_trm.halting import StepResult, continue_target, initial_carry, supervision_step
 from arc_trm.layers import rms_norm, rotary_table, rotate, swiglu_width, truncated_normal
-from arc_trm.losses import token_loss
 from arc_trm.model import HALTING_BIAS, RecursiveModel
-from arc_trm.optim import learning_rate
+from arc_trm.optim import Ema, PuzzleEmbedding, learning_rate
 from arc_trm.published import PUZZLE_TABLE, from_published, state_names, tensor_names
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.supervision import StepResult, continue_target, initial_carry, supervision_step, token_loss
 from data_prep.files import InputError
 from tests.golden.comparison import NOISE_FACTOR, Report
 

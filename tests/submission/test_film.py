@@ -14,7 +14,7 @@ from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 from arc_trm.training_state import NAMING, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError

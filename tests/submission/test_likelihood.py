@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from arc_trm.batches import ArcBatches
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.evaluate import Predictor
-from arc_trm.losses import token_loss
 from arc_trm.model import RecursiveModel
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Rows
+from arc_trm.supervision import token_loss
 from arc_trm.vote import Tally, grid_key
 from data_prep.canvas import encode_example
 from data_prep.grid import Grid

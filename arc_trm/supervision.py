@@ -1,4 +1,4 @@
-"""Deep supervision with halting: the carry, its refill, and one supervision step.
+"""Deep supervision with halting: the losses, the carry, its refill, and one supervision step.
 
 Every batch slot works on its own sequence. After a step a slot halts when the model says so (or at the last step); a
 halted slot takes the row that it is offered at the next step and starts from the fixed state, the others go on with
@@ -10,16 +10,64 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arc_trm.batches import Batch
 from arc_trm.config import HaltingConfig
-from arc_trm.losses import IGNORE_LABEL, Judged, halting_loss, judge, token_loss
+from arc_trm.layers import wide
 from arc_trm.model import Output, RecursiveModel, State
-from arc_trm.puzzle_embedding import PuzzleEmbedding
+from arc_trm.optim import PuzzleEmbedding
+from data_prep.canvas import IGNORE_LABEL
 
 # The forward pass: the model itself, or its compiled or data-parallel wrapper.
 Forward = Callable[[State, Tensor, Tensor, Tensor | None], Output]
+
+
+def log_stablemax(logits: Tensor) -> Tensor:
+    """log s(x), s(x) = x + 1 for x ≥ 0 and 1 / (1 − x) for x < 0 (Prieto et al. 2025), in float32.
+
+    In the log domain both branches are ±log(1 + |x|), so nothing overflows and no branch has an infinite gradient;
+    stable-max cross-entropy is the ordinary one of these values.
+    """
+    x = wide(logits)
+    return torch.where(x < 0, -torch.log1p(-x.clamp(max=0)), torch.log1p(x.clamp(min=0)))
+
+
+TOKEN_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "stablemax": log_stablemax,
+    "softmax": wide,
+}
+
+
+def token_loss(logits: Tensor, labels: Tensor, kind: str = "stablemax") -> Tensor:
+    """Cross-entropy [b, l] of logits [b, l, v] against labels [b, l]; 0 where the label is IGNORE_LABEL."""
+    scores = TOKEN_SCORES[kind](logits)
+    return F.cross_entropy(
+        scores.flatten(0, -2), labels.flatten().long(), ignore_index=IGNORE_LABEL, reduction="none"
+    ).view(labels.shape)
+
+
+def halting_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Binary cross-entropy [b] of a halting logit with its target in 0..1."""
+    logits = wide(logits)
+    return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
+
+
+class Correctness(NamedTuple):
+    """How a batch of answers [b] compares with its labels."""
+
+    labelled: Tensor  # bool: the row has labels at all
+    correct: Tensor  # bool: every labelled token is right (true for a row without labels)
+    token_accuracy: Tensor  # float: share of the labelled tokens that are right
+
+
+def correctness(logits: Tensor, labels: Tensor) -> Correctness:
+    """Compare the most likely tokens of logits [b, l, v] with labels [b, l]."""
+    asked = labels != IGNORE_LABEL
+    count = asked.sum(-1)
+    right = (asked & (logits.argmax(-1) == labels)).sum(-1)
+    return Correctness(count > 0, right == count, right / count.clamp(min=1))
 
 
 @dataclass(frozen=True)
@@ -97,7 +145,7 @@ def supervision_step(
     rule: HaltingConfig,
     minimum: Tensor | None,
 ) -> StepResult:
-    """Refill, improve the answers once, judge them, and decide who halts.
+    """Refill, improve the answers once, compare them with the labels, and decide who halts.
 
     The token loss is the mean over a row's labelled tokens; a row without labels counts as right for halting.
     """
@@ -106,19 +154,19 @@ def supervision_step(
     puzzle_rows = embedding.rows(current.puzzle_ids)
     output = forward(carry.state, current.inputs, puzzle_rows, current.views)
     with torch.no_grad():
-        judged = judge(output.logits, current.labels)
+        found = correctness(output.logits, current.labels)
         steps = carry.steps + 1
         following = Carry(output.state, steps, halt(steps, output, rule, minimum), current)
     asked = (current.labels != IGNORE_LABEL).sum(-1)
     losses = {
         "token_loss": (token_loss(output.logits, current.labels, rule.token_loss).sum(-1) / asked.clamp(min=1)).sum(),
-        "halting_loss": halting_loss(output.halt_logits, judged.correct).sum(),
+        "halting_loss": halting_loss(output.halt_logits, found.correct).sum(),
     }
     if rule.continue_loss:
         target = continue_target(forward, following, puzzle_rows, rule)
         losses["continue_loss"] = halting_loss(output.continue_logits, target).sum()
     weighted = [value * (1 if name == "token_loss" else rule.loss_weight) for name, value in losses.items()]
-    metrics = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, judged)
+    metrics = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, found)
     return StepResult(following, output, torch.stack(weighted).sum(), puzzle_rows, metrics)
 
 
@@ -131,14 +179,14 @@ def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: H
     return torch.where(last, following.halt_logits, best).sigmoid()
 
 
-def step_metrics(carry: Carry, output: Output, judged: Judged) -> dict[str, Tensor]:
+def step_metrics(carry: Carry, output: Output, found: Correctness) -> dict[str, Tensor]:
     """Sums over the rows that halted and have labels: how many, how right, how long they took."""
-    counted = carry.halted & judged.labelled
-    halting_right = (output.halt_logits >= 0) == judged.correct
+    counted = carry.halted & found.labelled
+    halting_right = (output.halt_logits >= 0) == found.correct
     return {
         "count": counted.sum(),
-        "token_accuracy": torch.where(counted, judged.token_accuracy, 0).sum(),
-        "exact_accuracy": (counted & judged.correct).sum(),
+        "token_accuracy": torch.where(counted, found.token_accuracy, 0).sum(),
+        "exact_accuracy": (counted & found.correct).sum(),
         "halting_accuracy": (counted & halting_right).sum(),
         "supervision_steps": torch.where(counted, carry.steps, 0).sum(),
     }
