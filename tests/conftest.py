@@ -1,10 +1,13 @@
 """Fixtures and settings shared by the whole suite: `make test`, or `python -m pytest tests/test_x.py -n 0`."""
 
+import math
 import os
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from data_prep import progress
 
 # Two test workers share two cores, and a sum in one order gives the same digits wherever the suite runs. Set
 # before anything imports torch or numba, and inherited by the programs that tests start.
@@ -37,6 +40,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 HANG = 3600.0
 # A time budget for runs that other limits end: no machine needs so long.
 ENDLESS = "24h"
+
+
+@pytest.fixture(autouse=True)
+def no_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program prints must not depend on how long the suite has run; test_progress has a clock of its own."""
+    monkeypatch.setattr(progress, "_last_line", math.inf)
 
 
 @pytest.fixture(scope="session")
