@@ -33,7 +33,7 @@ lint: install ## check style, format and types
 bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-sanity: install ## train small Sudoku and maze models and say whether they learned (ten minutes); ARGS="--out DIR"
+sanity: install ## train small Sudoku and maze models and say whether they learned; ARGS="--out DIR"
 	$(BIN)/python -m arc_trm.sanity $(or $(ARGS),--out runs/sanity)
 
 rehearse: install ## solve and score public tasks that CHECKPOINT has not seen: rehearsal/

@@ -1,23 +1,34 @@
-"""Ten minutes that tell whether an installation, a machine or a change to the model is sound.
+"""Train small Sudoku and maze models from scratch, and say whether they learned.
 
     python -m arc_trm.sanity --out runs/sanity
 
-Generates 6×6 Sudokus and 6×6 mazes, trains a small model on each from scratch, and scores held-out puzzles: at least
-95 % of the Sudokus exact and 80 % of the mazes valid and shortest, or exit status 1.
+Generates 6×6 Sudokus and 6×6 mazes, trains a small model on each for a fixed number of steps, and scores held-out
+puzzles: at least 95 % of the Sudokus exact, and 80 % of the mazes valid and shortest. How fast the machine is changes
+how long that takes, which is said at the start, and nothing else. Exit status 0: sound; 1: not sound; 3: cut short by
+--minutes or a signal, so that nothing is known.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
+import orjson
 
-from arc_trm import train
-from arc_trm.cell_score import score_export
+from arc_trm import run, train
+from arc_trm.checkpoint import read_export
+from arc_trm.config import RunConfig
+from arc_trm.datasets import open_training_data
+from arc_trm.trainer import Trainer
 from data_prep import build
 from data_prep.files import run_program
+from data_prep.progress import duration_text
+
+NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 is that of wrong input
+# bf16 is taken where a step takes at most this share of the time that it takes in float32.
+WORTHWHILE = 0.8
 
 
 @dataclass(frozen=True)
@@ -28,56 +39,125 @@ class Check:
     generate: tuple[str, ...]
     score: str  # which figure of arc_trm.cell_score
     goal: float
-    minutes: float
 
 
 CHECKS = (
-    Check(
-        "sudoku6", ("sudoku", "--side", "6", "--train-rows", "3000", "--test-rows", "500"), "exact_accuracy", 0.95, 4
-    ),
-    Check("maze6", ("maze", "--side", "6", "--train-rows", "20000", "--test-rows", "500"), "valid", 0.80, 5.5),
+    Check("sudoku6", ("sudoku", "--side", "6", "--train-rows", "3000", "--test-rows", "500"), "exact_accuracy", 0.95),
+    Check("maze6", ("maze", "--side", "6", "--train-rows", "20000", "--test-rows", "500"), "valid", 0.80),
 )
 
 
-def bf16_is_native() -> bool:
-    """Whether this CPU multiplies bf16 in hardware, which makes it about twice as fast as float32; unknown is no."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check: the steps done of those planned, and the score, None where they were not all done."""
+
+    check: Check
+    steps: int
+    planned: int
+    score: float | None
+
+    @property
+    def sound(self) -> bool:
+        """Whether the goal was reached."""
+        return self.score is not None and self.score >= self.check.goal
+
+    def __str__(self) -> str:
+        """One line."""
+        if self.score is None:
+            return f"{self.check.preset}: {self.steps} of {self.planned} steps"
+        figure = f"{self.check.score} {self.score:.1%} of held-out puzzles"
+        return f"{self.check.preset}: {figure} after {self.steps} steps, goal {self.check.goal:.0%}"
 
 
-def run(check: Check, out: Path, extra: Sequence[str]) -> str | None:
-    """Generate, train, score; returns what fell short, None when nothing did."""
-    started = time.monotonic()
+def step_seconds(config: RunConfig, data: Path, out: Path, enough: float = math.inf) -> float:
+    """Seconds of a warm training step, the best of three; of fewer where one takes more than three times `enough`."""
+    accelerator = run.make_accelerator("none", out)
+    opened = open_training_data(data, config, accelerator.device)
+    trainer = Trainer(config, opened.parts, accelerator, opened.planned_steps(config))
+    trainer.train_step()
+    trainer.read_metrics()
+    best = math.inf
+    for _ in range(3):
+        began = time.perf_counter()
+        trainer.train_step()
+        trainer.read_metrics()  # waits for the device
+        best = min(best, time.perf_counter() - began)
+        if best > 3 * enough:
+            break
+    return best
+
+
+def timed(arguments: train.Arguments) -> tuple[str, float]:
+    """The precision to train in and the seconds of a step in it.
+
+    Where none was asked for, a CPU takes bf16 if its own steps are faster so: some CPUs have it, others emulate it and
+    are a hundred times slower with it.
+    """
+    config, data, out = arguments.config, arguments.data, arguments.out
+    precision = config.train.precision
+    if precision != "auto" or run.make_accelerator("none", out).device.type != "cpu":
+        return precision, step_seconds(config, data, out)
+    fp32, bf16 = (replace(config, train=replace(config.train, precision=name)) for name in ("fp32", "bf16"))
+    seconds = step_seconds(fp32, data, out)
+    halved = step_seconds(bf16, data, out, enough=seconds)
+    return ("bf16", halved) if halved <= WORTHWHILE * seconds else ("fp32", seconds)
+
+
+def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> Outcome:
+    """Generate, say how long it will take here, train and score; `deadline` is in time.monotonic seconds."""
     data, folder = out / f"{check.preset}-data", out / check.preset
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
-    words = [check.preset, "--data", str(data), "--out", str(folder), "--minutes", str(check.minutes)]
-    if not torch.accelerator.is_available() and bf16_is_native():
-        words += ["--train.precision", "bf16"]
-    train.main([*words, "--log.track", "none", *extra])
-    score = score_export(folder, data, batch_size=256, precision="fp32")[check.score]
-    minutes = (time.monotonic() - started) / 60
-    print(
-        f"{check.preset}: {check.score} {score:.1%} of held-out puzzles in {minutes:.1f} minutes, goal {check.goal:.0%}"
-    )
-    return None if score >= check.goal else f"{check.preset} reached {score:.1%}"
+    words = [check.preset, "--data", str(data), "--out", str(folder), "--log.track", "none", *extra]
+    arguments = train.parse(words)
+    planned = arguments.config.train.steps
+    precision, seconds = timed(arguments)
+    print(f"{check.preset}: {planned} steps in {precision}, about {duration_text(planned * seconds)} here", flush=True)
+    # 0 would mean no limit.
+    limit = 0.0 if deadline == math.inf else max(1e-9, (deadline - time.monotonic()) / 60)
+    train.main([*words, "--train.precision", precision, "--minutes", str(limit)])
+    return outcome(check, folder, planned)
+
+
+def outcome(check: Check, folder: Path, planned: int) -> Outcome:
+    """What the log and the export of the run in `folder` tell."""
+    lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
+    scores = [line[f"evaluation/{check.score}"] for line in lines if f"evaluation/{check.score}" in line]
+    steps = read_export(folder).facts["steps"]
+    return Outcome(check, steps, planned, scores[-1] if scores and steps == planned else None)
+
+
+def verdict(outcomes: Sequence[Outcome]) -> tuple[str, int]:
+    """The last line and the exit status."""
+    short = [str(found) for found in outcomes if found.score is not None and not found.sound]
+    unknown = [str(found) for found in outcomes if found.score is None]
+    if short:
+        return f"not sound: {'; '.join(short)}", NOT_SOUND
+    if unknown:
+        return f"not finished: {'; '.join(unknown)}", NOT_FINISHED
+    return "the model learns: sound", 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the checks; other words go to the training program as they are."""
+    """Perform the checks; other words go to the training program as they are."""
     parser = argparse.ArgumentParser(
         prog="python -m arc_trm.sanity", description="Train small Sudoku and maze models and say whether they learned."
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for datasets and runs; must not hold a run yet")
-    parser.add_argument("--only", choices=[check.preset for check in CHECKS], help="run one of the two")
+    parser.add_argument("--only", choices=[check.preset for check in CHECKS], help="perform one of the two")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, without a verdict")
     arguments, extra = parser.parse_known_args(argv)
-    chosen = [check for check in CHECKS if arguments.only in (None, check.preset)]
-    short = [line for line in (run(check, arguments.out, extra) for check in chosen) if line]
-    print("the model learns: sound" if not short else f"not sound: {'; '.join(short)}")
-    return 1 if short else 0
+    deadline = time.monotonic() + 60 * arguments.minutes
+    outcomes = []
+    for check in CHECKS:
+        if arguments.only in (None, check.preset):
+            outcomes.append(perform(check, arguments.out, extra, deadline))
+            print(outcomes[-1], flush=True)
+            if outcomes[-1].score is None:
+                break
+    line, status = verdict(outcomes)
+    print(line)
+    return status
 
 
 if __name__ == "__main__":
