@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
-from arc_trm.vote import Candidate, Tally, outputs_of
+from arc_trm.vote import Tally, outputs_of
 from data_prep.canvas import Shape, implied_shapes
 from data_prep.files import InputError, read_json_once, write_atomic
 from data_prep.grid import COLOURS, MAX_SIDE, Grid, describe, parse_grid
@@ -39,15 +39,6 @@ class Draft:
     # For every output the number of its attempts (0-2, the first ones) that are candidates, not fallbacks.
     predicted_attempts: dict[str, tuple[int, ...]]
 
-    def predictions(self) -> dict[str, tuple[tuple[Grid, ...], ...]]:
-        """The attempts without fallbacks, for `score_ranked`: fallbacks solve a few tasks, the model did not."""
-        return {
-            task_id: tuple(tuple(attempts)[:n] for attempts, n in zip(outputs, counts, strict=True))
-            for (task_id, outputs), counts in zip(
-                self.submission.items(), self.predicted_attempts.values(), strict=True
-            )
-        }
-
     @property
     def fallback_attempts(self) -> int:
         """Attempts that no candidate could fill."""
@@ -69,20 +60,19 @@ class Draft:
         return f"{len(self.submission)} tasks, {self.outputs} outputs, {self.fallback_attempts} fallback attempts"
 
 
-def choose_attempts(candidates: Sequence[Candidate], fallbacks: Iterable[Grid]) -> tuple[Attempts, int]:
-    """(attempts, how many of them are fallbacks): the first two distinct grids of candidates, then fallbacks.
+def choose_attempts(candidates: Iterable[Grid], fallbacks: Iterable[Grid]) -> tuple[Attempts, int]:
+    """(attempts, how many of them are candidates): the first two distinct grids of candidates, then fallbacks.
 
     Fallbacks are drawn only as far as they are needed; ValueError when there are too few distinct grids.
     """
     chosen: list[Grid] = []
-    of_candidates = 0
-    grids = chain(((c.grid, 1) for c in candidates), ((grid, 0) for grid in fallbacks))
-    for grid, is_candidate in grids:
+    predicted = 0
+    for grid, is_candidate in chain(((grid, True) for grid in candidates), ((grid, False) for grid in fallbacks)):
         if not any(np.array_equal(grid, other) for other in chosen):
             chosen.append(grid)
-            of_candidates += is_candidate
+            predicted += is_candidate
         if len(chosen) == 2:
-            return Attempts(*chosen), 2 - of_candidates
+            return Attempts(*chosen), predicted
     raise ValueError(f"{len(chosen)} distinct grids among candidates and fallbacks, expected at least 2")
 
 
@@ -96,16 +86,22 @@ def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
     by_id = {task.task_id: task for task in tasks}
     if len(by_id) != len(tasks):
         raise ValueError(f"{len(tasks)} tasks with {len(by_id)} different ids, expected unique ids in a submission")
-    submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
-    predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
-    for i, (task_id, test) in enumerate(tally.outputs):
-        attempts, fallbacks = choose_attempts(tally.candidates(i, limit=2), fallback_grids(by_id[task_id], test))
-        submission[task_id].append(attempts)
-        predicted[task_id].append(2 - fallbacks)
+    chosen: dict[str, list[tuple[Attempts, int]]] = {task_id: [] for task_id in by_id}
+    for number, (task_id, test) in enumerate(tally.outputs):
+        leading = [candidate.grid for candidate in tally.candidates(number, limit=2)]
+        chosen[task_id].append(choose_attempts(leading, fallback_grids(by_id[task_id], test)))
     return Draft(
-        {task_id: tuple(outputs) for task_id, outputs in submission.items()},
-        {task_id: tuple(counts) for task_id, counts in predicted.items()},
+        {task_id: tuple(attempts for attempts, _ in outputs) for task_id, outputs in chosen.items()},
+        {task_id: tuple(predicted for _, predicted in outputs) for task_id, outputs in chosen.items()},
     )
+
+
+def predictions(submission: Submission, predicted_attempts: Mapping[str, Sequence[int]]) -> dict[str, list[list[Grid]]]:
+    """The attempts without fallbacks, for `score_ranked`: fallbacks solve a few tasks, the model did not."""
+    return {
+        task_id: [list(attempts)[:n] for attempts, n in zip(outputs, predicted_attempts[task_id], strict=True)]
+        for task_id, outputs in submission.items()
+    }
 
 
 # Fallbacks --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from data_prep.progress import duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task, read_solutions, write_tasks
 from submission import report, score, solve
-from submission.attempts import read_submission
+from submission.attempts import predictions, read_submission
 from submission.plan import duration
 from submission.preflight import try_arithmetic
 from submission.submission_file import make_folder, read_summary
@@ -94,11 +94,7 @@ def scored(submission: Path, solutions: Path, log: Path) -> str:
     write_atomic(log, ("\n".join(lines) + "\n").encode())
     print("\n".join(scores.lines()))
     # Where the model said nothing, simple guesses were handed in; what these solve is not the model's merit.
-    counts = (read_summary(submission) or {})["predicted_attempts"]
-    predicted = {
-        task_id: [tuple(pair)[:n] for pair, n in zip(outputs, counts[task_id], strict=True)]
-        for task_id, outputs in attempts.items()
-    }
+    predicted = predictions(attempts, (read_summary(submission) or {})["predicted_attempts"])
     by_model = score_ranked(predicted, known, k=2).outputs_solved
     return f"solved {scores.outputs_solved} of {scores.outputs_total} test outputs, {by_model} of them by the model"
 

@@ -17,6 +17,7 @@ from submission.attempts import (
     check_complete,
     choose_attempts,
     draft_submission,
+    predictions,
     read_submission,
     write_submission,
 )
@@ -89,7 +90,7 @@ def test_an_output_without_candidates_does_not_shift_the_others() -> None:
 
 def test_the_model_alone_is_scored_without_fallbacks() -> None:
     draft = draft_submission(TASKS, tally((0, 0, 0.5), (3, 7, 0.5), (3, 8, 0.4)))
-    predicted = draft.predictions()
+    predicted = predictions(draft.submission, draft.predicted_attempts)
     assert [[len(grids) for grids in outputs] for outputs in predicted.values()] == [[1, 0], [0], [2, 0, 0]]
     solutions = {"zeta": [GRIDS[0], QUESTION], "alpha": [QUESTION], "mu": [GRIDS[8], QUESTION, GRIDS[1]]}
     assert score(draft.submission, solutions).outputs_solved == 5
