@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Sequence
@@ -57,8 +58,8 @@ def make_python(folder: Path) -> Path:
     """A Python that has the packages of this one, but neither this project nor a network; returns its program."""
     venv.create(folder, symlinks=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    # A plain path, so that an editable installation of the project in there does not come along.
-    (own / "packages.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    # Plain paths, so that an editable installation of the project in there does not come along.
+    (own / "packages.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
     log = str(folder / "network.log")
     # Not as sitecustomize.py: Debian's own Python has one that comes first.
     (own / "kaggle_limits.py").write_text(WITHOUT_THEM + LIMITS.format(log=log))
