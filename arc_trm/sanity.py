@@ -37,7 +37,7 @@ class Check:
 
     preset: str
     generate: tuple[str, ...]
-    score: str  # which figure of arc_trm.cell_score
+    score: str  # which figure of arc_trm.scoring
     goal: float
 
 

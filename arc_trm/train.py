@@ -20,15 +20,13 @@ import tyro
 from accelerate import Accelerator
 
 from arc_trm import run
-from arc_trm.cell_score import cell_evaluation
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import RunConfig, check_config
 from arc_trm.datasets import open_training_data
 from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
+from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.files import MANIFEST, InputError, file_digest, run_program
-from data_prep.store import ArcStore
-from submission.evaluation import arc_evaluation
 
 PROGRAM = "arc_trm.train"
 # The scores that the last line names; the log holds all of them.
@@ -131,10 +129,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         # Launchers have been seen to start one process where two were asked for.
         print(f"{line}: {circumstances(trainer)}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
-    store, log_settings = data.store, config.log
-    evaluate = (
-        arc_evaluation(store, log_settings) if isinstance(store, ArcStore) else cell_evaluation(store, log_settings)
-    )
+    evaluate = evaluation(data.store, config.log)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
         reason = run.train(trainer, out, facts, evaluate, log, deadline)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from arc_trm.batches import upload
 from arc_trm.config import RunConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.memory import peak_memory
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
+from arc_trm.predict import Predictor
 from arc_trm.slots import Part as Part
 from arc_trm.slots import Work as Work
 from arc_trm.slots import exploration, share_out

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
-from arc_trm.evaluate import Predictor
+from arc_trm.predict import Predictor
 from arc_trm.sampler import Rows, evaluation_rows, fixed_batches
 from arc_trm.supervision import TOKEN_SCORES
 from arc_trm.vote import Tally, grid_key
@@ -25,15 +25,11 @@ from data_prep.grid import Grid
 from data_prep.store import ArcStore
 
 
-@torch.no_grad()
 def final_log_probabilities(predictor: Predictor, batch: Batch) -> Tensor:
     """float32 [b, l, v]: log-probabilities of the tokens after the last supervision step."""
-    size, tokens = batch.inputs.shape
-    state = predictor.model.initial_state(size, tokens, predictor.dtype)
-    puzzle = predictor.embedding.table[batch.puzzle_ids]
-    output = predictor.forward(state, batch.inputs, puzzle, batch.views)
-    for _ in range(predictor.halting.max_supervision_steps - 1):
-        output = predictor.forward(output.state, batch.inputs, puzzle, batch.views)
+    roll_out = predictor.start(batch)
+    for _ in range(predictor.halting.max_supervision_steps):
+        output = roll_out.step()
     return TOKEN_SCORES[predictor.halting.token_loss](output.logits).log_softmax(-1)
 
 

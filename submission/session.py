@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 
 from arc_trm.checkpoint import Export, read_export
+from arc_trm.predict import Voter
 from arc_trm.run import agreed, make_accelerator, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
@@ -23,7 +24,6 @@ from data_prep.tasks import Task, pairs_digest
 from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
 from submission.likelihood import Likelihood
 from submission.plan import TimePlan
-from submission.predict import Voter
 from submission.preflight import chosen_precision, table, usable_arithmetic
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile

@@ -14,8 +14,6 @@ from tests.conftest import REPOSITORY
 ROOMS = ("data_prep", "arc_trm", "submission", "notebooks")
 # Voting and scoring need no tensors: a submission is scored in a blink, and on any machine.
 TORCH_FREE = ("arc_trm.vote", "submission.attempts", "submission.score")
-# One program is no library and may look right, at scoring alone.
-EXEMPTIONS = {"arc_trm/train.py": ("submission.evaluation",)}
 # What a room must not know, and why: data_prep describes grids without tensors; only the training program
 # has tyro, so that a submission runs with what Kaggle's image has.
 FORBIDDEN = {"data_prep": ("torch", "accelerate", "tyro"), "submission": ("tyro",)}
@@ -54,7 +52,7 @@ def violations(path: str, source: str) -> list[str]:
     for module in sorted(set(imported_modules(ast.parse(source, path)))):
         if module == ".":
             found.append(f"{path}: a relative import; name the package")
-        elif within(module, right) and not within(module, EXEMPTIONS.get(path, ())):
+        elif within(module, right):
             found.append(f"{path}: {room} imports {module}")
         elif within(module, FORBIDDEN.get(room, ())):
             found.append(f"{path}: {room} must not know {module}")
@@ -121,7 +119,6 @@ def test_a_planted_violation_is_found(tmp_path: Path, path: str, source: str, ex
     [
         ("submission/x.py", "import arc_trm.model, data_prep.grid, torch"),
         ("arc_trm/x.py", "from data_prep import grid\nimport torch, tyro, submissions"),
-        ("arc_trm/train.py", "from submission.evaluation import arc_evaluation"),
     ],
 )
 def test_an_allowed_import_is_not_found(path: str, source: str) -> None:

@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from arc_trm import run
 from arc_trm.config import RunConfig
 from arc_trm.datasets import arc_data
+from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import Tally
 from data_prep.files import InputError
-from submission.predict import Voter, outputs_of_store
 from tests.arc_trm.arc_stores import mixed_store
 from tests.arc_trm.training import TINY, lively_model, losses, tiny_trainer, with_settings
 

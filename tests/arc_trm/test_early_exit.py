@@ -4,9 +4,9 @@ import torch
 
 from arc_trm.batches import Batch
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
+from arc_trm.predict import Predictor
 
 STEPS, TOKENS, ROWS = 7, 11, 13
 
@@ -58,9 +58,9 @@ def test_rows_leave_with_the_answer_of_the_step_at_which_they_halt():
     assert len(set(steps)) > 2, "the rows of this test must halt at different steps"
     sizes = []
 
-    def forward(state, inputs, puzzle):
+    def forward(state, inputs, puzzle, views):
         sizes.append(len(inputs))
-        return model(state, inputs, puzzle)
+        return model(state, inputs, puzzle, views)
 
     predictor = Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64, True)
     got, probability, taken = predictor.answer(batch)
@@ -75,9 +75,9 @@ def test_off_by_default_every_row_takes_all_steps():
     model, (batch, embedding) = wavering_model(), questions()
     calls = []
 
-    def forward(state, inputs, puzzle):
+    def forward(state, inputs, puzzle, views):
         calls.append(len(inputs))
-        return model(state, inputs, puzzle)
+        return model(state, inputs, puzzle, views)
 
     plain = Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64)
     assert plain.answer(batch).steps.tolist() == one_by_one(model, batch, embedding)[2]

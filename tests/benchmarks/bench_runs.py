@@ -11,7 +11,7 @@ import torch
 
 from arc_trm.batches import ArcBatches, ArcSource
 from arc_trm.checkpoint import STATE, read_folder, write_folder
-from arc_trm.evaluate import predict
+from arc_trm.predict import predict
 from arc_trm.presets import PRESETS, override
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Part, Trainer

@@ -24,20 +24,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from submission.vote import Tally
 
 from arc_trm.batches import ArcBatches
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import RunConfig
 from arc_trm.datasets import arc_data
+from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.presets import PRESETS, Overrides, merged, override
 from arc_trm.sampler import evaluation_rows, fixed_batches
+from arc_trm.scoring import solutions_of, tally_scores
 from arc_trm.trainer import Trainer
+from arc_trm.vote import Tally
 from data_prep import build
 from data_prep.canvas import IGNORE_LABEL
 from data_prep.store import ArcStore, load
-from submission.evaluation import solutions_of, tally_scores
-from submission.predict import Voter, outputs_of_store
 
 BASE: Overrides = {
     "train": {"precision": "bf16", "compile": True, "batch_size": 64, "share_multiple": 1},

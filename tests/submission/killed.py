@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import torch
 
-from arc_trm.evaluate import Predictor
+from arc_trm.predict import Predictor
 from arc_trm.trainer import Trainer
 from submission import session, solve
 from tests import kills

@@ -11,10 +11,10 @@ import torch
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, write_checkpoint, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
 from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import PuzzleEmbedding
+from arc_trm.predict import Predictor
 from arc_trm.training_state import NAMING, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError

@@ -108,7 +108,7 @@ def test_modules_are_found_by_name() -> None:
 RUNTIME = (
     "submission.launch",
     "submission.likelihood",
-    "submission.predict",
+    "arc_trm.predict",
     "submission.score",
     "submission.session",
     "submission.solve",

@@ -9,9 +9,9 @@ from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
+from arc_trm.predict import Predictor, outputs_of_store
 from arc_trm.sampler import Rows
 from arc_trm.supervision import token_loss
 from arc_trm.vote import Tally, grid_key
@@ -20,7 +20,6 @@ from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from submission.likelihood import Likelihood, final_log_probabilities, labelled_sums
-from submission.predict import outputs_of_store
 from tests.arc_trm.plain_vote import votes_for
 
 

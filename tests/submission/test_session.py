@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import read_export
-from arc_trm.evaluate import Answers, Predictor
+from arc_trm.predict import Answers, Predictor
 from arc_trm.run import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import store as store_module

@@ -9,11 +9,11 @@ from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import LogConfig
-from arc_trm.evaluate import Answers, MemoryLimit, Predictor, predict
+from arc_trm.predict import Answers, MemoryLimit, Predictor, predict
 from arc_trm.sampler import evaluation_rows
+from arc_trm.scoring import PASSES, arc_evaluation
 from arc_trm.trainer import Part, Trainer
 from data_prep.store import ArcStore, TaskEntry, build_store
-from submission.evaluation import PASSES, arc_evaluation
 from tests.arc_trm.arc_stores import random_task
 from tests.arc_trm.training import TINY, ToySource, identical, lively_model, losses, tiny_trainer, with_settings
 

@@ -1,10 +1,10 @@
-"""How many test puzzles of a Sudoku or maze dataset a model solves.
+"""Scores of a model while it trains, on ARC tasks and on Sudokus and mazes; and the latter as a program.
 
-    python -m arc_trm.cell_score runs/sudoku --data data/sudoku
+    python -m arc_trm.scoring runs/sudoku --data data/sudoku
 
-Four figures: `exact_accuracy` (every cell equals the label), `valid` (right by the rules, whatever the label says: a
-maze has many shortest paths), `cell_accuracy`, and `supervision_steps` (mean number of steps until a row would halt).
-The program also prints `puzzles_per_second`, the first batch's start-up included.
+It prints four figures of the test puzzles: `exact_accuracy` (every cell equals the label), `valid` (right by the rules,
+whatever the label says: a maze has many shortest paths), `cell_accuracy`, and `supervision_steps` (mean number of steps
+until a row would halt); and `puzzles_per_second`, the first batch's start-up included.
 """
 
 import argparse
@@ -19,18 +19,83 @@ from accelerate import Accelerator
 from arc_trm.cells import CHECKS, evaluation_batches
 from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
+from arc_trm.predict import Predictor, Voter, outputs_of_store
+from arc_trm.run import Evaluate
+from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
+from arc_trm.vote import Tally, score_ranked
 from data_prep.cell_store import CellStore
 from data_prep.files import InputError, run_program
+from data_prep.grid import Grid
 from data_prep.progress import Progress
-from data_prep.store import open_store
+from data_prep.store import ArcStore, open_store
+
+# Numbers of candidates for which the share of solved outputs is given.
+PASSES = (1, 2, 5, 10, 100, 1000)
 
 
-@torch.no_grad()
-def score_cells(
+def evaluation(store: ArcStore | CellStore, log: LogConfig) -> Evaluate | None:
+    """What scores a trainer's averaged weights on the tasks or test puzzles of its dataset; None: nothing is scored.
+
+    An evaluation that the trainer asks to stop has no scores.
+    """
+    return arc_evaluation(store, log) if isinstance(store, ArcStore) else board_evaluation(store, log)
+
+
+# ARC ------------------------------------------------------------------------------------------------------------------
+
+
+def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
+    """The known outputs of the scored tasks, by group name; tasks with a hidden output are left out."""
+    solutions: dict[str, list[Grid]] = {}
+    for number, group in enumerate(store.groups):
+        pairs = range(int(store.group_pairs[number]), int(store.group_pairs[number + 1]))
+        outputs = [store.output(pair) for pair in pairs if store.pair_tests[pair] >= 0]
+        known = [output for output in outputs if output is not None]
+        if group.scored and outputs and len(known) == len(outputs):
+            solutions[group.name] = known
+    return solutions
+
+
+def arc_evaluation(store: ArcStore, log: LogConfig) -> Evaluate | None:
+    """What lets a trainer's model vote on the scored tasks of `store` as in a competition, and scores the votes."""
+    solutions = solutions_of(store)
+    if not solutions:
+        return None
+    outputs, asked = outputs_of_store(store)
+    rows = evaluation_rows(store, augmentations=log.evaluation_augmentations)
+
+    def evaluate(trainer: Trainer) -> dict[str, float]:
+        windows = trainer.config.train.canvas != "full"
+        task_rows = trainer.config.model.embedding_rows == "task"
+        voter = Voter(store, asked, log.evaluation_batch, trainer.accelerator, windows, task_rows=task_rows)
+        tally = Tally(outputs)
+        quiet = not trainer.accelerator.is_main_process
+        with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:
+            complete = voter.vote(trainer.predictor(), rows, tally, bar.update, trainer.should_stop)
+        return tally_scores(tally, solutions) if complete else {}
+
+    return evaluate
+
+
+def tally_scores(tally: Tally, solutions: dict[str, list[Grid]]) -> dict[str, float]:
+    """The three scores of the first two candidates, and pass@k of the share of outputs for several k."""
+    ranked: dict[str, list[list[Grid]]] = {name: [] for name in solutions}
+    for number, output in enumerate(tally.outputs):
+        if output.task_id in ranked:
+            ranked[output.task_id].append([c.grid for c in tally.candidates(number, limit=max(PASSES))])
+    scores = score_ranked(ranked, solutions, k=2)
+    figures = {"outputs": scores.outputs, "task_mean": scores.task_mean, "tasks": scores.tasks}
+    figures |= {f"pass@{k}": score_ranked(ranked, solutions, k).outputs for k in PASSES}
+    return {f"evaluation/{name}": value for name, value in figures.items()}
+
+
+# Sudokus and mazes ----------------------------------------------------------------------------------------------------
+
+
+def score_boards(
     predictor: Predictor,
     store: CellStore,
     batch_size: int,
@@ -67,17 +132,20 @@ def score_cells(
     }
 
 
-def cell_evaluation(store: CellStore, log: LogConfig) -> Callable[[Trainer], dict[str, float]]:
-    """What evaluates a trainer on the test puzzles of `store`; one that it asks to stop has no scores."""
+def board_evaluation(store: CellStore, log: LogConfig) -> Evaluate:
+    """What evaluates a trainer on the test puzzles of `store`."""
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
         with trainer.averaged():
-            figures = score_cells(
+            figures = score_boards(
                 trainer.predictor(), store, log.evaluation_batch, trainer.accelerator, trainer.should_stop
             )
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
     return evaluate
+
+
+# The program ----------------------------------------------------------------------------------------------------------
 
 
 def score_export(
@@ -106,14 +174,14 @@ def score_export(
     dtype = resolve_precision(precision, accelerator.device)
     predictor = Predictor(net, net, embedding, exported.halting, dtype, early_exit)
     started = time.perf_counter()
-    figures = score_cells(predictor, store, batch_size, accelerator)
+    figures = score_boards(predictor, store, batch_size, accelerator)
     return figures | {"puzzles_per_second": len(store.test) / (time.perf_counter() - started)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a finished run or export on the test puzzles of a dataset."""
     parser = argparse.ArgumentParser(
-        prog="python -m arc_trm.cell_score",
+        prog="python -m arc_trm.scoring",
         description="Score a model on the test puzzles of a Sudoku or maze dataset.",
     )
     parser.add_argument("checkpoint", type=Path, help="run folder or export")

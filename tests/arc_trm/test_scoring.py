@@ -5,14 +5,14 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from arc_trm import cell_score, train
+from arc_trm import train
 from arc_trm.batches import Batch
-from arc_trm.cell_score import score_cells, score_export
 from arc_trm.cells import CellSource
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.evaluate import Predictor
 from arc_trm.model import Output, RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
+from arc_trm.predict import Predictor
+from arc_trm.scoring import score_boards, score_export
 from data_prep import build
 from data_prep.cell_store import CellRows, CellStore, build_cell_store
 from data_prep.files import InputError
@@ -36,7 +36,7 @@ def oracle(answers: torch.Tensor, halts_at: int) -> Predictor:
     )
     calls = 0
 
-    def forward(state, inputs, puzzle) -> Output:
+    def forward(state, inputs, puzzle, views) -> Output:
         nonlocal calls
         step, first = calls % STEPS + 1, calls // STEPS * len(inputs)
         calls += 1
@@ -56,7 +56,7 @@ def test_exact_valid_and_cells_are_told_apart_over_uneven_batches():
     other.view(3, 3)[tuple(free)], other.view(3, 3)[tuple(path)] = 5, 2  # the other shortest path
     wrong = torch.full_like(label, 1)
     answers = torch.stack([label, label, other, other, other, wrong, label])
-    figures = score_cells(oracle(answers, halts_at=3), store, 3, Accelerator(cpu=True))
+    figures = score_boards(oracle(answers, halts_at=3), store, 3, Accelerator(cpu=True))
     same = (wrong == label).double().mean().item()
     assert figures["exact_accuracy"] == pytest.approx(3 / 7)
     assert figures["valid"] == pytest.approx(6 / 7)
@@ -68,14 +68,14 @@ def test_scoring_that_is_to_stop_has_no_figures():
     store = maze_store()
     answers = torch.from_numpy(store.test.answers.astype(np.int64))
     asked = iter([False, True])
-    assert score_cells(oracle(answers, halts_at=1), store, 3, Accelerator(cpu=True), lambda: next(asked)) == {}
+    assert score_boards(oracle(answers, halts_at=1), store, 3, Accelerator(cpu=True), lambda: next(asked)) == {}
     assert next(asked, None) is None
 
 
 def test_a_row_that_never_halts_counts_all_steps():
     store = maze_store()
     answers = torch.from_numpy(store.test.answers.astype(np.int64))
-    assert score_cells(oracle(answers, halts_at=99), store, 4, Accelerator(cpu=True))["supervision_steps"] == STEPS
+    assert score_boards(oracle(answers, halts_at=99), store, 4, Accelerator(cpu=True))["supervision_steps"] == STEPS
 
 
 def test_without_augmentation_puzzles_are_offered_as_they_are():
@@ -105,7 +105,7 @@ def test_a_small_model_learns_sudokus_that_it_has_not_seen(learned, capsys):
     assert figures["exact_accuracy"] >= 0.8
     assert figures["valid"] == figures["exact_accuracy"], "a Sudoku has one solution"
     assert figures["supervision_steps"] < 16
-    assert cell_score.main([str(out), "--data", str(data)]) == 0
+    assert scoring.main([str(out), "--data", str(data)]) == 0
     assert f"exact_accuracy {figures['exact_accuracy']:.4f}" in capsys.readouterr().out
     early = score_export(out, data, 37, "fp32", early_exit=True)
     assert early["supervision_steps"] == figures["supervision_steps"]

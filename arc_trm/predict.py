@@ -1,0 +1,293 @@
+"""Answers: all supervision steps for every example, in batches that the processes share; and the votes that they are.
+
+Every puzzle of a task answers in its own colours and orientation; the votes are counted after undoing both. A task may
+be answered in a small window of the canvas, chosen from what is visible; an answer that its window does not close with
+EOS may go on beyond it and is repeated on the full canvas.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from arc_trm.batches import ArcBatches, Batch
+from arc_trm.config import HaltingConfig
+from arc_trm.model import Output, RecursiveModel, State
+from arc_trm.optim import PuzzleEmbedding
+from arc_trm.sampler import Rows, fixed_batches
+from arc_trm.supervision import HALTING_RULES, Forward
+from arc_trm.vote import AskedOutput, Predictions, Tally
+from data_prep.canvas import CANVAS_SIDE, closed, largest_rectangles
+from data_prep.store import ArcStore
+
+
+class Answers(NamedTuple):
+    """What a batch of b rows was answered."""
+
+    tokens: Tensor  # uint8 [b, l], most likely tokens
+    halting: Tensor  # float32 [b], halting probability
+    steps: Tensor  # int64 [b], the first supervision step at which the row wanted to halt, else the last
+
+
+@dataclass
+class RollOut:
+    """The supervision steps of a batch of b rows, one by one; whatever is answered is answered by this."""
+
+    forward: Forward
+    state: State
+    inputs: Tensor  # [b, l]
+    puzzle: Tensor  # [b, w]
+    views: Tensor | None = None  # [b, 11], for models that are told them
+
+    @torch.no_grad()
+    def step(self) -> Output:
+        """What the model says after the next supervision step."""
+        output = self.forward(self.state, self.inputs, self.puzzle, self.views)
+        self.state = output.state
+        return output
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with some rows alone."""
+        self.state = tuple(part[rows] for part in self.state)
+        self.inputs, self.puzzle = self.inputs[rows], self.puzzle[rows]
+        self.views = None if self.views is None else self.views[rows]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What turns a batch into answers: the forward pass, its model, the embedding table and the halting settings."""
+
+    forward: Forward
+    model: RecursiveModel
+    embedding: PuzzleEmbedding
+    halting: HaltingConfig
+    dtype: torch.dtype
+    early_exit: bool = False
+
+    def start(self, batch: Batch) -> RollOut:
+        """The supervision steps of a batch, from the first."""
+        size, tokens = batch.inputs.shape
+        state = self.model.initial_state(size, tokens, self.dtype)
+        puzzle = self.embedding.table[batch.puzzle_ids]
+        return RollOut(self.forward, tuple(part.contiguous() for part in state), batch.inputs, puzzle, batch.views)
+
+    def answer(self, batch: Batch) -> Answers:
+        """The answers after the last supervision step; with `early_exit`, after the step at which a row halts."""
+        if self.early_exit:
+            return self._answer_early(batch)
+        last, roll_out = self.halting.max_supervision_steps, self.start(batch)
+        steps = torch.full((len(batch.inputs),), last, device=batch.inputs.device)
+        for step in range(1, last + 1):
+            output = roll_out.step()
+            steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
+        return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
+
+    def _answer_early(self, batch: Batch) -> Answers:
+        """Rows leave when they halt; whenever half of them have, the others are packed into half the batch.
+
+        Batch sizes are halves of b, so that a compiled model sees few shapes.
+        """
+        inputs, roll_out = batch.inputs, self.start(batch)
+        size, tokens = inputs.shape
+        answers = torch.empty(size, tokens, dtype=torch.uint8, device=inputs.device)
+        halting = torch.empty(size, device=inputs.device)
+        steps = torch.empty(size, dtype=torch.int64, device=inputs.device)
+        rows = torch.arange(size, device=inputs.device)  # of the batch, for every row in work
+        waiting = torch.ones_like(rows, dtype=torch.bool)
+        for step in range(1, self.halting.max_supervision_steps + 1):
+            output = roll_out.step()
+            last = step == self.halting.max_supervision_steps
+            done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
+            answers[rows[done]] = output.logits[done].argmax(-1).to(torch.uint8)
+            halting[rows[done]] = output.halt_logits[done].sigmoid().float()
+            steps[rows[done]] = step
+            waiting = waiting & ~done
+            left = int(waiting.sum())
+            if left == 0:
+                break
+            if left <= len(rows) // 2:
+                # Rows that are done fill up the half; they are worked on and never read again.
+                kept = torch.argsort(~waiting, stable=True)[: _halved(len(rows), left)]
+                roll_out.keep(kept)
+                rows, waiting = rows[kept], waiting[kept]
+        return Answers(answers, halting, steps)
+
+
+def _halved(size: int, needed: int) -> int:
+    while size // 2 >= needed:
+        size //= 2
+    return size
+
+
+@dataclass
+class MemoryLimit:
+    """How many rows are answered at once: half as many whenever memory runs out."""
+
+    at_once: int
+
+    def answer(self, predictor: Predictor, batch: Batch) -> Answers:
+        """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
+        while True:
+            try:
+                parts = [predictor.answer(part) for part in _pieces(batch, self.at_once)]
+            except torch.OutOfMemoryError:
+                if self.at_once == 1:
+                    raise
+            else:
+                return Answers(*map(torch.cat, zip(*parts, strict=True)))
+            self.at_once = -(-self.at_once // 2)
+            torch.cuda.empty_cache()
+            print(f"note: out of memory, going on with {self.at_once} rows at once", file=sys.stderr)
+
+
+def _pieces(batch: Batch, size: int) -> list[Batch]:
+    columns = batch.columns()
+    pieces = zip(*(torch.split(column, size) for column in columns.values()), strict=True)
+    return [Batch(**dict(zip(columns, piece, strict=True))) for piece in pieces]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Answers to n rows: tokens uint8 [n, l] and halting probabilities float32 [n]."""
+
+    rows: Rows
+    tokens: NDArray[np.uint8]
+    halting: NDArray[np.float32]
+
+    def __getitem__(self, index: NDArray[np.int64]) -> "Predicted":
+        """The answers at `index`."""
+        return Predicted(self.rows[index], self.tokens[index], self.halting[index])
+
+
+def predict(
+    predictor: Predictor, batches: ArcBatches, rows: Rows, batch_size: int, accelerator: Accelerator
+) -> Iterator[Predicted]:
+    """Answer `rows` in order, `batch_size` at a time over all processes; every process gets every answer."""
+    share = -(-batch_size // accelerator.num_processes)
+    first = accelerator.process_index * share
+    within_memory = MemoryLimit(share)
+    for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
+        mine = chunk[np.arange(first, first + share)]
+        tokens, halting, _ = within_memory.answer(predictor, batches.make(mine))
+        if accelerator.num_processes > 1:
+            tokens, halting = accelerator.gather((tokens, halting))
+        yield Predicted(chunk[np.arange(valid)], tokens[:valid].cpu().numpy(), halting[:valid].float().cpu().numpy())
+
+
+# Votes ----------------------------------------------------------------------------------------------------------------
+
+
+def outputs_of_store(store: ArcStore) -> tuple[tuple[AskedOutput, ...], NDArray[np.int32]]:
+    """The asked outputs of the scored groups by name, and int32[P]: which of them each pair asks for, -1 none."""
+    outputs: list[AskedOutput] = []
+    asked = np.full(len(store.pair_groups), -1, np.int32)
+    for number, group in enumerate(store.groups):
+        if group.scored:
+            pairs = np.arange(store.group_pairs[number], store.group_pairs[number + 1])
+            for pair in pairs[store.pair_tests[pairs] >= 0].tolist():
+                asked[pair] = len(outputs)
+                outputs.append(AskedOutput(group.name, int(store.pair_tests[pair])))
+    return tuple(outputs), asked
+
+
+@dataclass
+class Voter:
+    """Answers rows of a store and counts the votes; the tables that batches are cut from are made once."""
+
+    store: ArcStore
+    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for
+    batch_size: int
+    accelerator: Accelerator
+    windows: bool = False  # answer each task in the window that its visible grids need
+    repeats: bool = True  # repeat what a window does not close on the full canvas
+    task_rows: bool = False  # embedding rows belong to tasks, not to puzzles
+    _batches: dict[int, ArcBatches] = field(default_factory=dict)
+
+    def vote(
+        self,
+        predictor: Predictor,
+        rows: Rows,
+        tally: Tally,
+        progress: Callable[[int], object],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled.
+
+        `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
+        whether everything was answered; where it was not, answers vote that should have been repeated.
+        """
+        waiting: list[Predicted] = []
+        for side, part in self._by_side(rows):
+            for predicted in self._answers(predictor, part, side):
+                settled = _settled(predicted, side if self.repeats else CANVAS_SIDE)
+                self._count(predicted[np.flatnonzero(settled)], tally)
+                waiting.append(predicted[np.flatnonzero(~settled)])
+                progress(int(settled.sum()))
+                if stop():
+                    return self._give_up(waiting, 0, tally)
+        repeated = 0
+        for predicted in self._answers(
+            predictor, Rows.joined([rows[:0], *(part.rows for part in waiting)]), CANVAS_SIDE
+        ):
+            self._count(predicted, tally)
+            progress(len(predicted.rows))
+            repeated += len(predicted.rows)
+            if stop():
+                return self._give_up(waiting, repeated, tally)
+        return True
+
+    def _give_up(self, waiting: Sequence[Predicted], repeated: int, tally: Tally) -> bool:
+        """Let the answers vote that wait to be repeated, but for the first `repeated` ones; False."""
+        for predicted in waiting:
+            skipped = min(repeated, len(predicted.rows))
+            self._count(predicted[np.arange(skipped, len(predicted.rows))], tally)
+            repeated -= skipped
+        return False
+
+    def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
+        """Answers to `rows` in windows of `side`; as many at once as have the tokens of `batch_size` full canvases."""
+        at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
+        # A few rows need no full batch; powers of two keep the number of compiled shapes small.
+        at_once = min(at_once, 1 << max(0, len(rows) - 1).bit_length())
+        return predict(predictor, self._made(side), rows, at_once, self.accelerator)
+
+    def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
+        if not self.windows:
+            yield CANVAS_SIDE, rows
+            return
+        sides = np.array([group.side for group in self.store.groups])[self.store.pair_groups[rows.pairs]]
+        for side in np.unique(sides).tolist():
+            yield side, rows[np.flatnonzero(sides == side)]
+
+    def _made(self, side: int) -> ArcBatches:
+        if side not in self._batches:
+            sides = np.array([group.side for group in self.store.groups])
+            asking = np.unique(self.store.pair_groups[self.asked >= 0]).astype(np.int64)
+            groups = asking if side == CANVAS_SIDE else asking[sides[asking] == side]
+            self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups, self.task_rows)
+        return self._batches[side]
+
+    def _count(self, predicted: Predicted, tally: Tally) -> None:
+        """Add the votes of a batch."""
+        predictions = Predictions(
+            predicted.tokens,
+            predicted.halting,
+            self.asked[predicted.rows.pairs],
+            predicted.rows.dihedrals,
+            predicted.rows.permutations,
+        )
+        tally.add(predictions)
+
+
+def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:
+    """Which answers bool [n] need not be repeated: those closed in their window, and all on the full canvas."""
+    if side == CANVAS_SIDE:
+        return np.ones(len(predicted.rows), bool)
+    heights, widths = largest_rectangles(predicted.tokens, side)
+    return closed(predicted.tokens, heights, widths, side)
