@@ -13,8 +13,9 @@ missing, what is mounted below --input is searched by content.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from arc_trm.vote import Scores
@@ -29,7 +30,6 @@ from submission.score import score
 from submission.settings import Settings, add_settings, positive
 from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, make_folder, remarks
-from submission.watchdog import Watchdog
 
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 
@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         if holds_export(checkpoint) or not arguments.out.exists():
             keep_older(arguments.out)
             file.open()
-    watchdog = Watchdog(plan.left(plan.last_call), lambda: leave(file, plan))
-    with watchdog if watched else nullcontext():
+    with watchdog(plan.left(plan.last_call), lambda: leave(file, plan)) if watched else nullcontext():
         with plan.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
@@ -113,6 +112,34 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
         return chosen.tasks, chosen.describe()
     path = arguments.challenges or find_challenges(arguments.input)
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
+
+
+@contextmanager
+def watchdog(
+    seconds: float, leave: Callable[[], object], end: Callable[[int], object] = os._exit, patience: float = 5.0
+) -> Iterator[None]:
+    """Within this context, after `seconds`: call `leave`, which may take `patience` seconds, and end the process.
+
+    A collective operation waits for ever for a process that was lost, and no exception or signal handler interrupts
+    it; a thread goes on. What is on disk is valid at any moment, so ending there with status 0 loses nothing.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        if over.wait(max(0.0, seconds)):
+            return
+        leaving = threading.Thread(target=leave, daemon=True)
+        leaving.start()
+        leaving.join(patience)
+        sys.stdout.flush()
+        if not over.is_set():
+            end(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def leave(file: SubmissionFile, plan: TimePlan) -> None:
