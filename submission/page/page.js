@@ -41,8 +41,9 @@ const SORTS = {
 // Overview --------------------------------------------------------------------------------------------------
 
 function overview() {
-  const alarming = (line) => /^(LEAK|CONTAMINATED)/.test(line) ? "notice alarm" : "notice";
-  byId("overview").append(...DATA.remarks.map((line) => make("p", { class: alarming(line) }, line)),
+  const remarks = DATA.remarks.map((line) =>
+    make("p", { class: /^(LEAK|CONTAMINATED)/.test(line) ? "alarm" : "" }, line));
+  byId("overview").append(remarks.length ? make("div", { class: "notice" }, remarks) : "",
     scoreTiles(), outcomePanel(), make("div", { class: "panels" },
       DATA.calibration.length ? calibrationPanel() : null, DATA.run.length ? runPanel() : null));
 }

@@ -284,7 +284,7 @@ def test_the_page_opens_quietly_and_shows_the_scores(browser: Browser, folder: P
     assert ids(browser) == [one.task_id for one in TASKS]
     assert texts(browser, ".tiles .figure") == ["60.00 %", "62.50 %", "50.00 %"]
     assert texts(browser, ".legend b") == ["2", "1", "1", "1"]
-    assert any("CONTAMINATED" in line for line in texts(browser, ".notice.alarm"))
+    assert any("CONTAMINATED" in line for line in texts(browser, ".notice .alarm"))
     assert "The run" in texts(browser, ".panel h2")
     assert texts(browser, "dl div")[:2] == ["adaptation1m30s (75%)", "prediction30.0s (25%)"]
     assert [text for text in texts(browser, ".chart li") if text] == ["0/1", "1/2", "1/1"]
