@@ -19,6 +19,7 @@ from torch import Tensor
 
 from arc_trm.checkpoint import Export, read_export, read_newest_checkpoint
 from arc_trm.model import RecursiveModel
+from arc_trm.predict import RollOut
 from arc_trm.training_state import TABLE, saved_naming
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
@@ -44,11 +45,11 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
     model.load_state_dict(exported.weights)
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     state = model.initial_state(1, inputs.shape[1], torch.float32)
+    roll_out = RollOut(model, state, inputs, embedding[None], torch.tensor(VIEW))
     frames = []
     for _ in range(steps):
-        output = model(state, inputs, embedding[None], torch.tensor(VIEW))
-        state = output.state
-        logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in state[1:])]
+        output = roll_out.step()
+        logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in output.state[1:])]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
         frames.append((canvases, round(float(output.halt_logits.sigmoid()), 4)))
     corner = used_corner(frames[-1][0][0], question, side)
