@@ -82,8 +82,9 @@ def working_gpus() -> tuple[int, ...]:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=PROBE_SECONDS
         )
-        return tuple(map(int, probe.stdout.split()))
-    except (subprocess.SubprocessError, ValueError, OSError) as error:
+        # The last line, because libraries may greet before it.
+        return tuple(map(int, probe.stdout.splitlines()[-1].split()))
+    except (subprocess.SubprocessError, ValueError, IndexError, OSError) as error:
         print(f"note: GPUs could not be tried ({error}), using the CPU", flush=True)
         return ()
 

@@ -36,15 +36,15 @@ def test_one_gpu_or_none_needs_no_launcher(gpus: tuple[int, ...], visible: str) 
 def test_gpus_that_cannot_be_tried_do_not_count(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch, "PROBE", "print('0 2')")
+    monkeypatch.setattr(launch, "PROBE", "print('a library says hello'); print('0 2')")
     assert working_gpus() == (0, 2)
-    for probe in ("import sys; sys.exit(3)", "import os; os.abort()", "print('nonsense')"):
+    for probe in ("import sys; sys.exit(3)", "import os; os.abort()", "print('nonsense')", "pass"):
         monkeypatch.setattr(launch, "PROBE", probe)
         assert working_gpus() == ()
     monkeypatch.setattr(launch, "PROBE", f"import time; time.sleep({HANG})")
     monkeypatch.setattr(launch, "PROBE_SECONDS", 0.5)
     assert working_gpus() == ()
-    assert capfd.readouterr().out.count("note: GPUs could not be tried") == 4
+    assert capfd.readouterr().out.count("note: GPUs could not be tried") == 5
 
 
 class Runs:
