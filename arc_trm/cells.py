@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from arc_trm.batches import Batch, Device, upload
-from data_prep.cell_store import CellRows, CellStore
-from data_prep.maze_rules import DIHEDRALS, is_valid_shortest, views
-from data_prep.sudoku_rules import is_valid
-from data_prep.sudoku_symmetry import bits_per_shuffle, shuffles
+from data_prep.boards import BoardRows, BoardStore
+from data_prep.grid import DIHEDRALS
+from data_prep.maze import is_valid_shortest, views
+from data_prep.sudoku import bits_per_shuffle, is_valid, shuffles
 
 Integers = NDArray[np.int64]
 RandomBits = NDArray[np.uint64]
@@ -79,13 +79,13 @@ class Changer(Protocol):
 class SudokuBatches:
     """Shuffled Sudokus: index arithmetic on tokens that live on the device."""
 
-    def __init__(self, rows: CellRows, side: int, device: Device) -> None:
+    def __init__(self, rows: BoardRows, side: int, device: Device) -> None:
         self.side, self.device = side, torch.device(device)
         self.bits = bits_per_shuffle(side)
         self._tokens = torch.from_numpy(np.stack([rows.questions, rows.answers])).to(self.device)
 
     def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
-        """The examples of these puzzles int64[b], shuffled as data_prep.sudoku_symmetry.shuffles reads the bits."""
+        """The examples of these puzzles int64[b], shuffled as data_prep.sudoku.shuffles reads the bits."""
         drawn = shuffles(bits, self.side)
         rows, columns, transposed, tokens, chosen = (
             upload(array, self.device) for array in (drawn.rows, drawn.columns, drawn.transposed, drawn.tokens, puzzles)
@@ -103,7 +103,7 @@ class MazeBatches:
 
     bits = 1
 
-    def __init__(self, rows: CellRows, device: Device) -> None:
+    def __init__(self, rows: BoardRows, device: Device) -> None:
         """Solve the views: about half a millisecond a maze, 16 bytes a cell."""
         questions, answers = views(np.asarray(rows.questions))
         answers[:, 0] = rows.answers  # a published label stays as it is, whatever order it follows
@@ -113,7 +113,7 @@ class MazeBatches:
     def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
         """The examples of these puzzles int64[b] under the dihedral elements that the top bits name."""
         elements = (bits[:, 0] >> np.uint64(61)).astype(np.int64)
-        chosen = upload(puzzles * DIHEDRALS + elements, self.device)
+        chosen = upload(puzzles * len(DIHEDRALS) + elements, self.device)
         inputs, labels = self._tokens[:, chosen].int()
         return Batch(inputs, labels, torch.zeros_like(chosen))
 
@@ -123,7 +123,7 @@ class PlainBatches:
 
     bits = 1
 
-    def __init__(self, rows: CellRows, device: Device) -> None:
+    def __init__(self, rows: BoardRows, device: Device) -> None:
         self.device = torch.device(device)
         self._tokens = torch.from_numpy(np.stack([rows.questions, rows.answers])).to(self.device)
 
@@ -139,7 +139,7 @@ class CellSource:
 
     num_puzzles = 1
 
-    def __init__(self, store: CellStore, *, seed: int, batch_size: int, device: Device, augment: bool = True) -> None:
+    def __init__(self, store: BoardStore, *, seed: int, batch_size: int, device: Device, augment: bool = True) -> None:
         """See CellSampler; raises ValueError as it does. Without `augment` puzzles are offered as they are."""
         self.batches: Changer = MAKERS[store.kind](store, device) if augment else PlainBatches(store.train, device)
         self.sampler = CellSampler(len(store.train), self.batches.bits, seed=seed, batch_size=batch_size)
@@ -150,20 +150,20 @@ class CellSource:
         return self.batches.make(*self.sampler.draw(step, slots))
 
 
-def cell_batch(rows: CellRows, device: Device) -> Batch:
+def cell_batch(rows: BoardRows, device: Device) -> Batch:
     """Puzzles as they are, as one batch."""
     inputs, labels = (torch.from_numpy(cells.astype(np.int32)).to(device) for cells in (rows.questions, rows.answers))
     return Batch(inputs, labels, torch.zeros(len(rows), dtype=torch.int64, device=device))
 
 
-def evaluation_batches(rows: CellRows, size: int, device: Device) -> Iterator[tuple[Batch, int]]:
+def evaluation_batches(rows: BoardRows, size: int, device: Device) -> Iterator[tuple[Batch, int]]:
     """All puzzles as they are, in order, `size` at a time, and how many count; the end repeats the last puzzle."""
     for start in range(0, len(rows), size):
         index = np.minimum(np.arange(start, start + size), len(rows) - 1)
         yield cell_batch(rows[index], device), min(size, len(rows) - start)
 
 
-MAKERS: dict[str, Callable[[CellStore, Device], Changer]] = {
+MAKERS: dict[str, Callable[[BoardStore, Device], Changer]] = {
     "sudoku": lambda store, device: SudokuBatches(store.train, store.side, device),
     "maze": lambda store, device: MazeBatches(store.train, device),
 }

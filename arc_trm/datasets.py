@@ -12,7 +12,7 @@ from arc_trm.cells import CellSource
 from arc_trm.config import RunConfig
 from arc_trm.naming import PuzzleNaming
 from arc_trm.trainer import Part
-from data_prep.cell_store import CellStore
+from data_prep.boards import BoardStore
 from data_prep.files import InputError
 from data_prep.store import ArcStore, open_store
 
@@ -21,7 +21,7 @@ from data_prep.store import ArcStore, open_store
 class TrainingData:
     """What a run is trained on."""
 
-    store: ArcStore | CellStore
+    store: ArcStore | BoardStore
     parts: list[Part]
     examples_per_epoch: int
     naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to; None where there is one row
@@ -80,7 +80,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
     )
 
 
-def cell_data(store: CellStore, config: RunConfig, device: torch.device) -> TrainingData:
+def cell_data(store: BoardStore, config: RunConfig, device: torch.device) -> TrainingData:
     """A Sudoku or maze dataset; all its puzzles share one embedding row."""
     try:
         source = CellSource(

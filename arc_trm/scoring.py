@@ -26,7 +26,7 @@ from arc_trm.run import Evaluate
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
 from arc_trm.vote import Tally, score_ranked
-from data_prep.cell_store import CellStore
+from data_prep.boards import BoardStore
 from data_prep.files import InputError, run_program
 from data_prep.grid import Grid
 from data_prep.progress import Progress
@@ -36,7 +36,7 @@ from data_prep.store import ArcStore, open_store
 PASSES = (1, 2, 5, 10, 100, 1000)
 
 
-def evaluation(store: ArcStore | CellStore, log: LogConfig) -> Evaluate | None:
+def evaluation(store: ArcStore | BoardStore, log: LogConfig) -> Evaluate | None:
     """What scores a trainer's averaged weights on the tasks or test puzzles of its dataset; None: nothing is scored.
 
     An evaluation that the trainer asks to stop has no scores.
@@ -97,7 +97,7 @@ def tally_scores(tally: Tally, solutions: dict[str, list[Grid]]) -> dict[str, fl
 
 def score_boards(
     predictor: Predictor,
-    store: CellStore,
+    store: BoardStore,
     batch_size: int,
     accelerator: Accelerator,
     stop: Callable[[], bool] = lambda: False,
@@ -132,7 +132,7 @@ def score_boards(
     }
 
 
-def board_evaluation(store: CellStore, log: LogConfig) -> Evaluate:
+def board_evaluation(store: BoardStore, log: LogConfig) -> Evaluate:
     """What evaluates a trainer on the test puzzles of `store`."""
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
@@ -156,7 +156,7 @@ def score_export(
     Raises InputError where they do not fit.
     """
     store = open_store(data)
-    if not isinstance(store, CellStore):
+    if not isinstance(store, BoardStore):
         raise InputError(f"{data}: an ARC dataset, expected one of sudoku or maze")
     exported = read_export(checkpoint)
     model = exported.model

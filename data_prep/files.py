@@ -1,14 +1,16 @@
 """Reading, writing and failing, done alike by every program: JSON, files and folders written whole, one-line errors.
 
-A dataset's folder (data_prep.store for ARC, data_prep.cell_store for Sudoku and mazes) is manifest.json and one .npy
+A dataset's folder (data_prep.store for ARC, data_prep.boards for Sudoku and mazes) is manifest.json and one .npy
 file per array, opened without copying.
 """
 
+import argparse
 import hashlib
 import importlib.metadata
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -272,6 +274,19 @@ def verify_digests(folder: Path, manifest: Manifest) -> None:
 
 
 # Programs -----------------------------------------------------------------------------------------------------------
+
+
+def whole(minimum: int = 0, maximum: int = 10**18) -> Callable[[str], int]:
+    """An argparse type: a whole number of at least `minimum` and at most `maximum`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if re.fullmatch(r"[0-9]{1,19}", text) else -1
+        if not minimum <= value <= maximum:
+            most = "" if maximum == 10**18 else f" and at most {maximum}"
+            raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least {minimum}{most}")
+        return value
+
+    return parse
 
 
 def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:

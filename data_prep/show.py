@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import conceptarc
-from data_prep.cell_store import SPLITS, CellStore
-from data_prep.corpus import PINNED, conceptarc_corpus, pinned_corpus
+from data_prep.boards import SPLITS, BoardStore
+from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
 from data_prep.files import MANIFEST, InputError, Manifest, read_manifest, run_program
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, load, open_store
@@ -31,7 +30,7 @@ from data_prep.terminal import render as render  # for those who show grids
 
 DATASET_KINDS = ["arc", "sudoku", "maze"]
 # What the tokens of Sudokus and mazes look like, from PAD on.
-CELL_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
+BOARD_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
 
 
 def show_task(task: Task) -> str:
@@ -125,7 +124,7 @@ def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
-def show_cells(store: CellStore, name: str) -> str:
+def show_board(store: BoardStore, name: str) -> str:
     """One puzzle of a Sudoku or maze dataset with its answer; `name` is its split and number, as in "test/0"."""
     splits = {split: getattr(store, split) for split in SPLITS}
     found = re.fullmatch(rf"({'|'.join(SPLITS)})/(\d{{1,9}})", name)
@@ -133,12 +132,12 @@ def show_cells(store: CellStore, name: str) -> str:
         expected = " or ".join(f"{split}/0 to {split}/{len(rows) - 1}" for split, rows in splits.items())
         raise InputError(f"no puzzle {name}, expected {expected}")
     rows, number = splits[found[1]], int(found[2])
-    texts = [_cell_text(tokens[number], store) for tokens in (rows.questions, rows.answers)]
+    texts = [_board_text(tokens[number], store) for tokens in (rows.questions, rows.answers)]
     return f"{store.kind} {name}, rating {rows.ratings[number]:g}\n" + beside(texts, gap="    ")
 
 
-def _cell_text(tokens: NDArray[np.uint8], store: CellStore) -> str:
-    symbols = CELL_SYMBOLS[store.kind]
+def _board_text(tokens: NDArray[np.uint8], store: BoardStore) -> str:
+    symbols = BOARD_SYMBOLS[store.kind]
     return "\n".join(" ".join(symbols[token] for token in row) for row in tokens.reshape(store.side, -1).tolist())
 
 
@@ -157,14 +156,14 @@ def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Pa
         return read_tasks(path, solutions, corpus=path.stem)
     if source in PINNED:
         return list(pinned_corpus(source).tasks)
-    if source == conceptarc.NAME and not path.exists():
+    if source == CONCEPTARC and not path.exists():
         if conceptarc_folder is None:
             raise InputError("corpus conceptarc: name its folder with --conceptarc DIR")
         return list(conceptarc_corpus(conceptarc_folder).tasks)
     if (path / MANIFEST).is_file():
         return tasks_of_store(load(path))
     if not path.exists():
-        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, conceptarc.NAME])}")
+        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
     return read_tasks(path, corpus=path.stem)
 
 
@@ -197,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    corpora = ", ".join([*PINNED, conceptarc.NAME])
+    corpora = ", ".join([*PINNED, CONCEPTARC])
     parser.add_argument(
         "source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder"
     )
@@ -210,8 +209,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(describe_dataset(Path(arguments.source)))
         return 0
     store = open_store(arguments.source) if is_dataset else None
-    if isinstance(store, CellStore):
-        print("\n\n".join(show_cells(store, name) for name in arguments.tasks))
+    if isinstance(store, BoardStore):
+        print("\n\n".join(show_board(store, name) for name in arguments.tasks))
         return 0
     tasks = find_tasks(arguments.source, arguments.conceptarc, arguments.solutions)
     chosen = [task for name in arguments.tasks for task in pick(tasks, name, arguments.source)]

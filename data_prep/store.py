@@ -8,12 +8,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from data_prep import boards
 from data_prep.augment import distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import (
@@ -32,9 +33,6 @@ from data_prep.grid import Augmentation, Grid
 from data_prep.overlap import pair_digest
 from data_prep.progress import Progress
 from data_prep.tasks import Pair, Task, pairs_digest, task_digest
-
-if TYPE_CHECKING:
-    from data_prep.cell_store import CellStore
 
 
 @dataclass(frozen=True)
@@ -297,10 +295,8 @@ def _read_groups(path: Path) -> tuple[Group, ...]:
         raise InputError(f"{path}: not the groups of a dataset of version {VERSION}") from error
 
 
-def open_store(folder: Path | str) -> "ArcStore | CellStore":
+def open_store(folder: Path | str) -> ArcStore | boards.BoardStore:
     """Open a dataset of any kind; raises InputError when it is none."""
     if read_manifest(folder, ("arc", "sudoku", "maze"))["kind"] == "arc":
         return load(folder)
-    from data_prep import cell_store  # here, so that a submission need not know of other puzzles
-
-    return cell_store.load(folder)
+    return boards.load(folder)

@@ -10,30 +10,29 @@ from hypothesis import strategies as st
 
 from arc_trm.batches import Batch, Source
 from arc_trm.cells import CHECKS, CellSampler, CellSource, MazeBatches, SudokuBatches, cell_batch, evaluation_batches
-from data_prep.cell_store import CellRows, CellStore, build_cell_store
-from data_prep.maze_rules import solve, views
-from data_prep.sudoku_rules import vocab_size
-from data_prep.sudoku_symmetry import bits_per_shuffle, shuffles
-from tests.data_prep.cell_material import random_bits, random_mazes, random_sudokus
+from data_prep.boards import BoardRows, BoardStore, board_store
+from data_prep.maze import solve, views
+from data_prep.sudoku import bits_per_shuffle, shuffles, vocab_size
+from tests.data_prep.board_material import random_bits, random_mazes, random_sudokus, shuffled
 
 WHOLE = slice(None)
 
 
-def sudoku_store(side: int = 9, train: int = 11, test: int = 7) -> CellStore:
+def sudoku_store(side: int = 9, train: int = 11, test: int = 7) -> BoardStore:
     rows = random_sudokus(side, train, seed=1), random_sudokus(side, test, seed=2)
-    return build_cell_store("sudoku", vocab_size(side), *rows, {})
+    return board_store("sudoku", vocab_size(side), *rows, {})
 
 
-def maze_store(side: int = 7, train: int = 11, test: int = 5) -> CellStore:
+def maze_store(side: int = 7, train: int = 11, test: int = 5) -> BoardStore:
     questions = random_mazes(side, train + test, seed=1)
-    rows = CellRows(questions, solve(questions), np.zeros(train + test, np.float32))
-    return build_cell_store("maze", 6, rows[:train], rows[train:], {})
+    rows = BoardRows(questions, solve(questions), np.zeros(train + test, np.float32))
+    return board_store("maze", 6, rows[:train], rows[train:], {})
 
 
 STORES = {"sudoku": sudoku_store(), "small sudoku": sudoku_store(6), "maze": maze_store()}
 
 
-def source(store: CellStore, **changes: Any) -> CellSource:
+def source(store: BoardStore, **changes: Any) -> CellSource:
     return CellSource(store, **{"seed": 3, "batch_size": 8, "device": "cpu", **changes})
 
 
@@ -60,14 +59,14 @@ def test_shuffled_sudokus_equal_the_reference(side: int, seed: int) -> None:
     batch = SudokuBatches(rows, side, "cpu").make(puzzles, bits)
     inputs, labels = as_arrays(batch)
     drawn = shuffles(bits, side)
-    assert (inputs == drawn.apply(rows.questions[puzzles])).all()
-    assert (labels == drawn.apply(rows.answers[puzzles])).all()
+    assert (inputs == shuffled(rows.questions[puzzles], drawn)).all()
+    assert (labels == shuffled(rows.answers[puzzles], drawn)).all()
 
 
 @given(st.sampled_from([4, 7]), st.integers(0, 10**6))
 def test_turned_mazes_equal_the_reference(side: int, seed: int) -> None:
     questions = random_mazes(side, 5, seed)
-    rows = CellRows(questions, solve(questions), np.zeros(5, np.float32))
+    rows = BoardRows(questions, solve(questions), np.zeros(5, np.float32))
     puzzles = np.random.default_rng(seed).integers(5, size=13)
     bits = random_bits(seed, 13, 1)
     inputs, labels = as_arrays(MazeBatches(rows, "cpu").make(puzzles, bits))
@@ -81,7 +80,7 @@ def test_a_published_label_is_kept_in_the_view_as_it_is() -> None:
     store = maze_store()
     answers = store.train.answers.copy()
     answers[3] = store.train.questions[3]
-    rows = CellRows(store.train.questions, answers, store.train.ratings)
+    rows = BoardRows(store.train.questions, answers, store.train.ratings)
     bits = np.array([[0], [1 << 61]], np.uint64)
     _, labels = as_arrays(MazeBatches(rows, "cpu").make(np.array([3, 3]), bits))
     assert (labels[0] == answers[3]).all()

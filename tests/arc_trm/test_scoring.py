@@ -14,19 +14,19 @@ from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor
 from arc_trm.scoring import score_boards, score_export
 from data_prep import build
-from data_prep.cell_store import CellRows, CellStore, build_cell_store
+from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.files import InputError
-from data_prep.maze_rules import solve
+from data_prep.maze import solve
 
 STEPS = 5
 # A maze with two shortest paths: S in a corner, G in the opposite one of a free 2 × 2 room.
 ROOM = np.array([[3, 2, 1], [2, 4, 1], [1, 1, 1]], np.uint8).reshape(1, 9)
 
 
-def maze_store() -> CellStore:
+def maze_store() -> BoardStore:
     questions = ROOM.repeat(7, axis=0)
-    rows = CellRows(questions, solve(questions), np.zeros(7, np.float32))
-    return build_cell_store("maze", 6, rows, rows, {})
+    rows = BoardRows(questions, solve(questions), np.zeros(7, np.float32))
+    return board_store("maze", 6, rows, rows, {})
 
 
 def oracle(answers: torch.Tensor, halts_at: int) -> Predictor:

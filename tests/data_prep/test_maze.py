@@ -1,5 +1,6 @@
 """Maze rules, the pinned shortest path, symmetries, generators and the command, against plain references."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -8,27 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.boards import BoardRows, Make, build_boards, generate, load, read_csv
 from data_prep.build import main
-from data_prep.cell_csv import read_csv
-from data_prep.cell_store import CellRows, load
 from data_prep.files import InputError
 from data_prep.grid import dihedral
-from data_prep.maze import default_length, parse
-from data_prep.maze_generate import MazeWish, generate
-from data_prep.maze_rules import (
+from data_prep.maze import (
     FREE,
     GOAL,
+    KIND,
     PATH,
     START,
     VOCAB_SIZE,
     WALL,
+    WALLS,
     class_digests,
+    default_length,
     is_valid_shortest,
+    maker,
+    parse,
     shortest_lengths,
     solve,
     views,
 )
-from tests.data_prep.cell_material import maze, plain_label, plain_path, random_mazes, text
+from tests.data_prep.board_material import maze, plain_label, plain_path, random_mazes, text
 
 SIZES = st.sampled_from([4, 5, 7, 11])
 SEEDS = st.integers(0, 10**6)
@@ -182,39 +185,38 @@ def test_digests_tell_different_mazes_apart() -> None:
 # Generators -------------------------------------------------------------------------------------------------
 
 
-def made(wish: MazeWish, chunks: int, seed: int = 3, workers: int = 1) -> CellRows:
-    return CellRows.concatenate([rows for _, rows in islice(generate(wish, seed=seed, workers=workers), chunks)])
+def made(make: Make, chunks: int, seed: int = 3, workers: int = 1) -> BoardRows:
+    return BoardRows.concatenate([rows for _, rows in islice(generate(make, seed, workers), chunks)])
 
 
-@pytest.mark.parametrize(("method", "walls"), [("rejection", (0.3, 0.5)), ("fast", (0.37, 0.4))])
-def test_mazes_are_as_wished(method: str, walls: tuple[float, float]) -> None:
-    rows = made(MazeWish(11, walls, 17, method), chunks=1)
+def test_mazes_are_as_wished() -> None:
+    rows = made(maker(11, longer_than=17), chunks=1)
     assert len(rows) > 10
     assert (rows.answers == solve(rows.questions)).all()
     assert (rows.ratings == shortest_lengths(rows.questions)).all()
     assert rows.ratings.min() > 17
     share = (rows.questions == WALL).mean(axis=1)
-    assert walls[0] - 0.5 / 121 <= share.min() < share.max() <= walls[1] + 0.5 / 121
+    assert WALLS[0] - 0.5 / 121 <= share.min() < share.max() <= WALLS[1] + 0.5 / 121
     assert ((rows.questions == START).sum(axis=1) == 1).all()
     assert ((rows.questions == GOAL).sum(axis=1) == 1).all()
 
 
-@pytest.mark.parametrize("walls", [0, 1])
-def test_rejection_draws_walls_start_and_goal_uniformly(walls: int) -> None:
-    """With so few walls there is always a way, and nothing to reject that is not too short."""
-    rows = made(MazeWish(4, (walls / 16, walls / 16), 0, "rejection"), chunks=2)
+def test_walls_are_drawn_uniformly_and_no_end_is_preferred() -> None:
+    """Where any way is long enough, next to nothing is rejected."""
+    rows = made(maker(11, longer_than=0), chunks=2)
     count = len(rows)
-    for token, share in ((WALL, walls / 16), (START, 1 / 16), (GOAL, 1 / 16)):
-        found = (rows.questions == token).mean(axis=0)
-        assert abs(found - share).max() < 5 * (share / count) ** 0.5 + 1e-9
+    walls = (rows.questions == WALL).mean(axis=0)
+    assert abs(walls - sum(WALLS) / 2).max() < 5 * (0.25 / count) ** 0.5
+    first = (rows.questions == START).argmax(axis=1) < (rows.questions == GOAL).argmax(axis=1)
+    assert abs(first.mean() - 0.5) < 5 * 0.5 / count**0.5
 
 
 def test_mazes_depend_on_the_seed_and_not_on_the_workers() -> None:
-    wish = MazeWish(7, (0.37, 0.4), 14, "fast")
-    one, two = (made(wish, chunks=4, workers=workers) for workers in (1, 2))
+    make = maker(7, longer_than=14)
+    one, two = (made(make, chunks=4, workers=workers) for workers in (1, 2))
     assert (one.questions == two.questions).all()
     assert (
-        len(one) != len(made(wish, chunks=4, seed=4)) or (one.questions != made(wish, chunks=4, seed=4).questions).any()
+        len(one) != len(made(make, chunks=4, seed=4)) or (one.questions != made(make, chunks=4, seed=4).questions).any()
     )
 
 
@@ -226,49 +228,44 @@ def test_the_threshold_is_the_published_one_at_side_30() -> None:
     assert default_length(10) == 28
 
 
-@pytest.mark.parametrize("method", ["rejection", "fast"])
-def test_a_generated_dataset(tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--side", "7", "--train-rows", "23", "--test-rows", "11", "--method", method, "--longer-than", "13"]
+def test_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--side", "7", "--train-rows", "23", "--test-rows", "11"]
     assert main(["maze", "--generate", *arguments, "--out", str(tmp_path / "data")]) == 0
     store = load(tmp_path / "data", verify=True)
     lines = capsys.readouterr().out.splitlines()
     assert "train: labels valid and shortest: 23 of 23" in lines
     assert "test: labels in the pinned order: 11 of 11" in lines
-    assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, mean rating 1")
+    assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, mean rating 2")
     assert (store.kind, store.vocab_size, store.seq_len) == ("maze", 6, 49)
     questions = np.concatenate([store.train.questions, store.test.questions])
     assert len(set(class_digests(questions).tolist())) == 34
-    assert store.manifest["generator"]["method"] == method
+    assert store.manifest["generator"] == {"side": 7}
+    assert store.train.ratings.min() > default_length(7) == 18
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--generate", "--walls", "0.5", "0.3"], r"--walls 0.5 0.3: expected 0 <= LOW <= HIGH <= 0.9"),
-        (["--generate", "--side", "65"], "--side 65: expected at most 64"),
-        (["--csv", "a", "b", "--method", "fast"], "--method goes with --generate"),
-    ],
-)
-def test_wrong_wishes_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        main(["maze", *arguments, "--out", str(tmp_path / "data")])
+def test_wrong_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["maze", "--generate", "--side", "65", "--out", str(tmp_path / "data")])
+    assert "found '65', expected a whole number of at least 4 and at most 64" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--side goes with --generate"):
+        main(["maze", "--csv", "a", "b", "--side", "6", "--out", str(tmp_path / "data")])
 
 
-def test_a_hopeless_wish_ends_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_prep.maze.PATIENCE", 5000)
-    with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .* in 6144 tries: ask for fewer, for shorter paths"):
-        main(["maze", "--generate", "--side", "4", "--longer-than", "16", "--out", str(tmp_path / "data")])
+def test_a_hopeless_wish_ends_in_one_clear_line(tmp_path: Path) -> None:
+    kind = replace(KIND, patience=5000)
+    with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .* in 6144 tries: ask for fewer or easier ones"):
+        build_boards(kind, tmp_path / "data", wish={"side": 4, "longer_than": 16})
 
 
-def write_csv(path: Path, rows: CellRows) -> Path:
+def write_csv(path: Path, rows: BoardRows) -> Path:
     lines = (f"made up,{text(q)},{text(a)},0" for q, a in zip(rows.questions, rows.answers, strict=True))
     path.write_text("\n".join([HEADER, *lines]) + "\n")
     return path
 
 
-def labelled(side: int, count: int, seed: int) -> CellRows:
+def labelled(side: int, count: int, seed: int) -> BoardRows:
     questions = random_mazes(side, count, seed)
-    return CellRows(questions, solve(questions), np.zeros(count, np.float32))
+    return BoardRows(questions, solve(questions), np.zeros(count, np.float32))
 
 
 def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

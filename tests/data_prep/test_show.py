@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from data_prep.cell_store import CellRows, build_cell_store
-from data_prep.cell_store import save as save_cells
+from data_prep.boards import BoardRows, board_store
+from data_prep.boards import save as save_cells
 from data_prep.files import InputError
 from data_prep.grid import COLOURS, MAX_SIDE, Grid
-from data_prep.maze_rules import CHARACTERS
-from data_prep.show import CELL_SYMBOLS, find_tasks, main, pick, render, show_task
+from data_prep.maze import CHARACTERS
+from data_prep.show import BOARD_SYMBOLS, find_tasks, main, pick, render, show_task
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Pair, Task
 from data_prep.terminal import PALETTE, STYLES, beside, fitting_style, render_symbols, visible_width, wants_colour
@@ -202,9 +202,9 @@ def test_a_dataset_is_summarised_and_its_tasks_are_shown(tmp_path: Path, capsys:
 def test_sudokus_and_mazes_are_shown_with_their_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     question = np.array([[1, 1, 4, 5, 1, 1, 2, 3, 2, 3, 1, 1, 4, 5, 1, 1]], np.uint8)
     answer = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 2, 3, 5, 4, 4, 5, 3, 2]], np.uint8)
-    rows = CellRows(question, answer, np.array([1.5], np.float32))
+    rows = BoardRows(question, answer, np.array([1.5], np.float32))
     folder = tmp_path / "sudoku"
-    save_cells(build_cell_store("sudoku", 6, rows, rows, {"source": "made", "seed": 3}), folder)
+    save_cells(board_store("sudoku", 6, rows, rows, {"source": "made", "seed": 3}), folder)
     assert main([str(folder), "test/0"]) == 0
     assert capsys.readouterr().out.split("\n") == [
         "sudoku test/0, rating 1.5",
@@ -216,7 +216,7 @@ def test_sudokus_and_mazes_are_shown_with_their_answers(tmp_path: Path, capsys: 
     ]
     assert main([str(folder)]) == 0
     assert re.search(r"source +made\n", capsys.readouterr().out)
-    assert CELL_SYMBOLS["maze"][1:] == CHARACTERS
+    assert BOARD_SYMBOLS["maze"][1:] == CHARACTERS
     with pytest.raises(InputError, match="no puzzle test/1, expected train/0 to train/0 or test/0 to test/0"):
         main([str(folder), "test/1"])
 

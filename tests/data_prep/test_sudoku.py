@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import cell_csv
+from data_prep import boards
+from data_prep.boards import BoardRows, BoardStore, load
 from data_prep.build import main
-from data_prep.cell_store import CellRows, CellStore, load
 from data_prep.files import InputError
 from data_prep.store import open_store
-from data_prep.sudoku import parse
-from data_prep.sudoku_rules import BLANK, BOXES, is_valid, side_of, units, vocab_size
-from data_prep.sudoku_symmetry import class_digests
-from tests.data_prep.cell_material import pattern_grid, random_shuffles, random_sudokus
+from data_prep.sudoku import BLANK, BOXES, class_digests, is_valid, parse, side_of, units, vocab_size
+from tests.data_prep.board_material import pattern_grid, random_shuffles, random_sudokus, shuffled, shuffled_rows
 
 SIDES = st.sampled_from(list(BOXES))
 SEEDS = st.integers(0, 10**6)
 HEADER = "source,question,answer,rating"
 
 
-def as_line(rows: CellRows, index: int, blank: str = ".") -> str:
+def as_line(rows: BoardRows, index: int, blank: str = ".") -> str:
     question, answer = (
         "".join(blank if token == BLANK else str(token - 1) for token in cells[index].tolist())
         for cells in (rows.questions, rows.answers)
@@ -31,7 +29,7 @@ def as_line(rows: CellRows, index: int, blank: str = ".") -> str:
     return f"made up,{question},{answer},{rows.ratings[index]:g}"
 
 
-def write_csv(path: Path, rows: CellRows, header: str = HEADER) -> Path:
+def write_csv(path: Path, rows: BoardRows, header: str = HEADER) -> Path:
     path.write_text("\n".join([header, *(as_line(rows, i) for i in range(len(rows)))]) + "\n")
     return path
 
@@ -103,9 +101,9 @@ def test_each_kind_of_unit_counts(kind: str) -> None:
 def test_shuffled_puzzles_are_puzzles(side: int, seed: int) -> None:
     rows = random_sudokus(side, 5, seed)
     drawn = random_shuffles(side, 5, seed + 1)
-    questions, answers = drawn.apply(rows.questions), drawn.apply(rows.answers)
-    assert is_valid(questions, answers).all()
-    assert ((questions == BLANK).sum(axis=1) == (rows.questions == BLANK).sum(axis=1)).all()
+    moved = shuffled_rows(rows, drawn)
+    assert is_valid(moved.questions, moved.answers).all()
+    assert ((moved.questions == BLANK).sum(axis=1) == (rows.questions == BLANK).sum(axis=1)).all()
 
 
 @given(SIDES, SEEDS)
@@ -115,10 +113,12 @@ def test_a_shuffle_maps_wrong_answers_to_wrong_answers(side: int, seed: int) -> 
     squares = rng.integers(2, side + 2, (3, side * side), dtype=np.uint8)
     drawn = random_shuffles(side, 3, seed)
     blank = np.full_like(squares, BLANK)
-    assert (is_valid(blank, drawn.apply(squares)) == is_valid(blank, squares)).all()
+    assert (is_valid(blank, shuffled(squares, drawn)) == is_valid(blank, squares)).all()
     positions = np.arange(side * side)
     for one in range(3):
-        shown = np.stack([drawn.apply(np.tile(np.where(positions == cell, 2, 1), (3, 1)))[one] for cell in positions])
+        shown = np.stack(
+            [shuffled(np.tile(np.where(positions == cell, 2, 1), (3, 1)), drawn)[one] for cell in positions]
+        )
         assert (np.sort((shown > 1).argmax(axis=1)) == positions).all()
         assert sorted(drawn.tokens[one].tolist()) == list(range(side + 2))
         assert drawn.tokens[one, :2].tolist() == [0, 1]
@@ -145,13 +145,12 @@ def test_shuffles_reach_every_geometry() -> None:
 def test_digests_ignore_symmetry(side: int, seed: int) -> None:
     rows = random_sudokus(side, 5, seed)
     drawn = random_shuffles(side, 5, seed + 1)
-    shuffled = class_digests(drawn.apply(rows.questions), drawn.apply(rows.answers))
-    assert (shuffled == class_digests(rows.questions, rows.answers)).all()
+    assert (class_digests(shuffled_rows(rows, drawn)) == class_digests(rows)).all()
 
 
 def test_digests_tell_different_puzzles_apart() -> None:
     rows = random_sudokus(9, 3000, seed=8)
-    assert len(set(class_digests(rows.questions, rows.answers).tolist())) == 3000
+    assert len(set(class_digests(rows).tolist())) == 3000
 
 
 def canonical(question: np.ndarray, answer: np.ndarray) -> bytes:
@@ -173,7 +172,7 @@ def canonical(question: np.ndarray, answer: np.ndarray) -> bytes:
 def test_digests_agree_with_the_canonical_form_of_small_puzzles() -> None:
     rows = random_sudokus(4, 60, seed=2, givens=0.25)
     forms = [canonical(question, answer) for question, answer in zip(rows.questions, rows.answers, strict=True)]
-    digests = class_digests(rows.questions, rows.answers).tolist()
+    digests = class_digests(rows).tolist()
     assert 20 < len(set(forms)) < 60
     assert len(set(zip(forms, digests, strict=True))) == len(set(forms)) == len(set(digests))
 
@@ -213,7 +212,7 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ..
     lines = [HEADER, *[",".join(("s", *GOOD))] * 4, ",".join(("s", *row)), ",".join(("s", *GOOD)), ""]
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InputError, match=rf"bad\.csv: line 6: {message}"):
-        list(cell_csv.read_csv(path, parse))
+        list(boards.read_csv(path, parse))
 
 
 @pytest.mark.parametrize(
@@ -234,25 +233,25 @@ def test_a_malformed_file_is_named(tmp_path: Path, content: bytes, message: str)
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        list(cell_csv.read_csv(path, parse))
+        list(boards.read_csv(path, parse))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.csv: cannot read \(No such file or directory\)"):
-        list(cell_csv.read_csv(tmp_path / "none.csv", parse))
+        list(boards.read_csv(tmp_path / "none.csv", parse))
 
 
 def test_a_change_of_size_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_csv, "CHUNK", 5)
+    monkeypatch.setattr(boards, "CHUNK", 5)
     small, large = (random_sudokus(side, 5, seed=1) for side in (4, 6))
     path = tmp_path / "mixed.csv"
     path.write_text("\n".join([HEADER, *(as_line(rows, i) for rows in (small, large) for i in range(5))]))
     with pytest.raises(InputError, match="line 7: 36 cells, expected 16"):
-        list(cell_csv.read_csv(path, parse))
+        list(boards.read_csv(path, parse))
 
 
-def sampled(path: Path, count: int | None, seed: int) -> tuple[CellRows, int]:
-    return cell_csv.sample(cell_csv.read_csv(path, parse), count, seed)
+def sampled(path: Path, count: int | None, seed: int) -> tuple[BoardRows, int]:
+    return boards.sample(boards.read_csv(path, parse), count, seed)
 
 
 def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +259,7 @@ def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest
     rows = random_sudokus(6, 211, seed=4)
     path = write_csv(tmp_path / "a.csv", rows)
     whole = sampled(path, 23, seed=7)[0]
-    monkeypatch.setattr(cell_csv, "CHUNK", 13)
+    monkeypatch.setattr(boards, "CHUNK", 13)
     drawn, total = sampled(path, 23, seed=7)
     assert total == 211
     index = drawn.ratings.astype(int)
@@ -275,7 +274,7 @@ def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_every_row_is_drawn_equally_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_csv, "CHUNK", 7)
+    monkeypatch.setattr(boards, "CHUNK", 7)
     path = write_csv(tmp_path / "a.csv", random_sudokus(4, 53, seed=4))
     counts = np.zeros(53)
     for seed in range(300):
@@ -287,7 +286,7 @@ def test_every_row_is_drawn_equally_often(tmp_path: Path, monkeypatch: pytest.Mo
 # The command ------------------------------------------------------------------------------------------------
 
 
-def build(out: Path, *arguments: str) -> CellStore:
+def build(out: Path, *arguments: str) -> BoardStore:
     assert main(["sudoku", "--out", str(out), *arguments]) == 0
     return load(out, verify=True)
 
@@ -307,14 +306,14 @@ def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (fewer.train.ratings == store.train.ratings[:7]).all()
     assert len(fewer.test) == 5
     opened = open_store(tmp_path / "data")
-    assert isinstance(opened, CellStore)
+    assert isinstance(opened, BoardStore)
     assert opened.manifest["counts"] == {"training_puzzles": 7, "test_puzzles": 5}
 
 
 def test_what_the_test_file_holds_is_not_trained_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = random_sudokus(6, 30, seed=1)
     drawn = random_shuffles(6, 30, seed=2)
-    same = CellRows(drawn.apply(train.questions), drawn.apply(train.answers), train.ratings)[:10]
+    same = shuffled_rows(train, drawn)[:10]
     files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", same))]
     store = build(tmp_path / "data", "--csv", *files, "--train-rows", "19")
     assert "left out 10 drawn training puzzles that equal test puzzles up to symmetry" in capsys.readouterr().out
@@ -338,8 +337,8 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_generator_options_need_the_generator(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--extra-givens goes with --generate"):
-        main(["sudoku", "--out", str(tmp_path), "--csv", "a", "b", "--extra-givens", "3"])
+    with pytest.raises(InputError, match="--guesses goes with --generate"):
+        main(["sudoku", "--out", str(tmp_path), "--csv", "a", "b", "--guesses", "3"])
 
 
 @pytest.mark.parametrize(

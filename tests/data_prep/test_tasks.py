@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.conceptarc import content_digest
+from data_prep.corpus import content_digest
 from data_prep.files import InputError
 from data_prep.tasks import Pair, Task, read_solutions, read_tasks, task_digest
 from tests.data_prep.material import as_json, golden, grid, pair, random_task, same_task, task

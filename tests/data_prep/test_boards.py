@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.cell_store import CellRows, CellStore, build_cell_store, load, save
+from data_prep.boards import BoardRows, BoardStore, board_store, load, save
 from data_prep.files import InputError
 from data_prep.show import describe_dataset
 from data_prep.store import open_store
 from tests.conftest import REPOSITORY
-from tests.data_prep.cell_material import random_sudokus
+from tests.data_prep.board_material import random_sudokus
 
 
-def small_store() -> CellStore:
+def small_store() -> BoardStore:
     train, test = random_sudokus(6, 13, seed=1), random_sudokus(6, 5, seed=2)
-    return build_cell_store("sudoku", 8, train, test, {"seed": 7, "source": "made up"})
+    return board_store("sudoku", 8, train, test, {"seed": 7, "source": "made up"})
 
 
-def assert_equal(one: CellRows, other: CellRows) -> None:
+def assert_equal(one: BoardRows, other: BoardRows) -> None:
     assert len(one) == len(other)
     for name in ("questions", "answers", "ratings"):
         assert getattr(one, name).dtype == getattr(other, name).dtype
@@ -31,7 +31,7 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
     store = small_store()
     save(store, tmp_path / "data")
     opened = open_store(tmp_path / "data")
-    assert isinstance(opened, CellStore)
+    assert isinstance(opened, BoardStore)
     assert_equal(opened.train, store.train)
     assert_equal(opened.test, store.test)
     assert (opened.kind, opened.vocab_size, opened.seq_len, opened.side) == ("sudoku", 8, 36, 6)
@@ -47,7 +47,7 @@ def test_a_store_can_be_shown(tmp_path: Path) -> None:
 
 def test_rows_are_picked_and_joined() -> None:
     rows = random_sudokus(4, 11, seed=3)
-    assert_equal(CellRows.concatenate([rows[:4], rows[4:4], rows[np.arange(4, 11)]]), rows)
+    assert_equal(BoardRows.concatenate([rows[:4], rows[4:4], rows[np.arange(4, 11)]]), rows)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
@@ -68,6 +68,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_reading_and_training_load_no_numba() -> None:
-    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.cell_store, arc_trm.cells"
+    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.cells"
     code = f"import sys, {modules}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from data_prep import maze, sudoku
+from data_prep.boards import Kind, load
 from data_prep.build import main
-from data_prep.cell_build import Kind
-from data_prep.cell_store import load
 from data_prep.files import InputError
-from tests.data_prep.cell_material import random_sudokus
+from tests.data_prep.board_material import random_sudokus
 from tests.data_prep.test_sudoku import write_csv
 
 
@@ -35,7 +34,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kind]
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{running.server_address[1]}"
-        kind = replace(sudoku.KIND, published=replace(sudoku.EXTREME, url=url, train_rows=7, test_rows=5))
+        kind = replace(sudoku.KIND, url=url, published_rows=(7, 5))
         monkeypatch.setattr(sudoku, "KIND", kind)
         yield kind
         running.shutdown()
@@ -58,7 +57,7 @@ def test_files_are_fetched_once_and_named_in_the_manifest(published: Kind, tmp_p
 
 
 def test_other_numbers_of_rows_are_refused(published: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sudoku, "KIND", replace(published, published=replace(published.published, test_rows=6)))
+    monkeypatch.setattr(sudoku, "KIND", replace(published, published_rows=(7, 6)))
     with pytest.raises(InputError, match=r"test\.csv: 5 rows, expected 6 of sudoku-extreme; remove the file"):
         build(tmp_path)
     assert not (tmp_path / "data").exists()
@@ -72,13 +71,13 @@ def test_a_missing_file_ends_in_one_clear_line(published: Kind, tmp_path: Path) 
 
 def test_being_offline_ends_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    nowhere = replace(sudoku.EXTREME, url="http://127.0.0.1:9")  # nothing listens on port 9
-    monkeypatch.setattr(sudoku, "KIND", replace(sudoku.KIND, published=nowhere))
+    nowhere = replace(sudoku.KIND, url="http://127.0.0.1:9")  # nothing listens on port 9
+    monkeypatch.setattr(sudoku, "KIND", nowhere)
     with pytest.raises(InputError, match=r"cannot download http://127\.0\.0\.1:9/train\.csv") as caught:
         build(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_the_published_sizes() -> None:
-    assert (sudoku.EXTREME.train_rows, sudoku.EXTREME.test_rows) == (3_831_994, 422_786)
-    assert (maze.HARD.train_rows, maze.HARD.test_rows) == (1000, 1000)
+    assert sudoku.KIND.published_rows == (3_831_994, 422_786)
+    assert maze.KIND.published_rows == (1000, 1000)

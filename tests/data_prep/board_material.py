@@ -5,9 +5,8 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.cell_store import CellRows
-from data_prep.sudoku_rules import BLANK, BOXES, DIGIT_OFFSET
-from data_prep.sudoku_symmetry import Shuffles, bits_per_shuffle, shuffles
+from data_prep.boards import BoardRows
+from data_prep.sudoku import BLANK, BOXES, DIGIT_OFFSET, Shuffles, bits_per_shuffle, shuffles
 
 Tokens = NDArray[np.uint8]
 CHARACTERS = "?# SGo"
@@ -21,6 +20,20 @@ def random_shuffles(side: int, count: int, seed: int) -> Shuffles:
     return shuffles(random_bits(seed, count, bits_per_shuffle(side)), side)
 
 
+def shuffled(cells: Tokens, drawn: Shuffles) -> Tokens:
+    """The shuffled squares of tokens uint8[b, L]: the plain reference for batches on the device."""
+    count, side = drawn.rows.shape
+    squares = cells.reshape(count, side, side)
+    pick = np.arange(count)[:, None, None]
+    moved = squares[pick, drawn.rows[:, :, None], drawn.columns[:, None, :]]
+    moved = np.where(drawn.transposed[:, None, None], moved.swapaxes(1, 2), moved).reshape(cells.shape)
+    return np.take_along_axis(drawn.tokens, moved.astype(np.int64), axis=1).astype(np.uint8)
+
+
+def shuffled_rows(rows: BoardRows, drawn: Shuffles) -> BoardRows:
+    return BoardRows(shuffled(rows.questions, drawn), shuffled(rows.answers, drawn), rows.ratings)
+
+
 def pattern_grid(side: int) -> Tokens:
     """A full grid: every row is the one above shifted by a box's width, every band by one more."""
     rows, columns = BOXES[side]
@@ -28,12 +41,12 @@ def pattern_grid(side: int) -> Tokens:
     return ((row % rows * columns + row // rows + column) % side + 1 + DIGIT_OFFSET).astype(np.uint8)
 
 
-def random_sudokus(side: int, count: int, seed: int, givens: float = 0.4) -> CellRows:
+def random_sudokus(side: int, count: int, seed: int, givens: float = 0.4) -> BoardRows:
     """Shuffled pattern grids with cells blanked at random; more than one solution may fit the question."""
-    answers = random_shuffles(side, count, seed).apply(np.tile(pattern_grid(side), (count, 1)))
+    answers = shuffled(np.tile(pattern_grid(side), (count, 1)), random_shuffles(side, count, seed))
     shown = np.random.default_rng(seed + 1).random(answers.shape) < givens
     ratings = np.arange(count, dtype=np.float32)
-    return CellRows(np.where(shown, answers, BLANK).astype(np.uint8), answers, ratings)
+    return BoardRows(np.where(shown, answers, BLANK).astype(np.uint8), answers, ratings)
 
 
 def maze(*rows: str) -> Tokens:
