@@ -5,7 +5,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from arc_trm import train
+from arc_trm import scoring, train
 from arc_trm.batches import Batch
 from arc_trm.cells import CellSource
 from arc_trm.config import HaltingConfig, ModelConfig
