@@ -11,7 +11,6 @@ const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: 
 // The published order of the eight dihedral elements.
 const ORIENTATIONS = ["as given", "turned left", "turned half", "turned right", "mirrored left-right",
   "mirrored up-down", "transposed", "transposed the other way"];
-const FRAME_MS = 450;
 
 function badge(verdict) {
   return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
@@ -99,8 +98,6 @@ function candidateItem({ grid, votes, halting, views }, place, output) {
 function filmPlayer({ steps, embedding }) {
   const last = steps.length - 1, stage = make("div", { class: "pairs" }), words = make("output");
   const slider = make("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Supervision step" });
-  const button = make("button", { type: "button" }, "Play");
-  let timer = null;
   const show = () => {
     const number = Number(slider.value), { answer, latents, halting } = steps[number];
     const marked = number ? differences(answer, steps[number - 1].answer) : [];
@@ -111,26 +108,10 @@ function filmPlayer({ steps, embedding }) {
     words.textContent = `Step ${number + 1} of ${steps.length}, halting probability ${percent(halting, 1)}`;
     slider.setAttribute("aria-valuetext", words.textContent);
   };
-  const move = (number) => {
-    slider.value = number;
-    show();
-    if (number >= last || !button.isConnected) stop();
-  };
-  const stop = () => {
-    clearInterval(timer);
-    timer = null;
-    button.textContent = "Play";
-  };
-  button.addEventListener("click", () => {
-    if (timer) return stop();
-    button.textContent = "Pause";
-    timer = setInterval(() => move(Number(slider.value) + 1), FRAME_MS);
-    if (Number(slider.value) === last) move(0);
-  });
-  slider.addEventListener("input", () => move(Number(slider.value)));
+  slider.addEventListener("input", show);
   show();
   return make("section", { class: "film" }, make("h4", {}, "Film of the supervision steps"),
     make("p", { class: "detail" }, `Puzzle embedding: ${embedding}.`,
       " Crosses: cells that the step changed. Grey border: the token EOS."),
-    make("div", { class: "filmbar" }, button, slider, words), stage);
+    make("div", { class: "filmbar" }, slider, words), stage);
 }
