@@ -2,8 +2,8 @@
 
     python -m submission.film --checkpoint runs/arc1 --challenges challenges.json --task 00576224
 
-Beside the answer y stands what the latent z says when it is read through the output head. In the terminal, and with
---out as a file that `python -m submission.report --film FILE` puts into its page.
+Shows the answer y and, beside it, the latent z read through the output head. Prints to the terminal; --out writes a
+file that `python -m submission.report --film FILE` puts into its page.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SYMBOLS = {PAD: PAD_SYMBOL, EOS: EOS_SYMBOL, **{COLOUR_OFFSET + colour: str(colo
 
 @torch.no_grad()
 def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: int) -> list[dict[str, Any]]:
-    """Answer, latents (read through the output head) and halting probability after each of `steps`, as a film has them.
+    """After each of `steps`: the answer, the latents read through the output head, and the halting probability.
 
     `embedding` is float32 [w]. Canvases are cut to the corner that the question and the last answer use.
     """
@@ -66,7 +66,7 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
 def used_corner(answer: Tokens, question: Grid, side: int) -> tuple[int, int]:
     """Height and width of what question and answer use of a canvas, uint8 [side * side], with their borders.
 
-    Beyond its EOS border a model is never told what to say, and says anything.
+    Tokens beyond the EOS border are never trained and mean nothing.
     """
     heights, widths = largest_rectangles(answer[None], side)
     height, width = question.shape

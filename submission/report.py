@@ -3,8 +3,8 @@
     python -m submission.report submission.json --challenges challenges.json --solutions solutions.json \\
         --candidates candidates.npz --out report.html
 
-The page is a single file without network access; it opens in any browser, in light and dark, and prints. What stands
-beside the submission (checkpoint, contamination, time) is shown too.
+The page is a single file that needs no network; it follows the system's light or dark theme, and prints. It also shows
+the summary beside the submission: which checkpoint made it, what that checkpoint knew of the tasks, and the time.
 """
 
 import argparse
@@ -42,7 +42,7 @@ BINS = 10
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Everything a report may be made from; only tasks and submission are always there."""
+    """What a report is made from; only tasks and submission are always there."""
 
     tasks: Sequence[Task]  # the submission answers just these
     submission: Submission
@@ -81,7 +81,7 @@ def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None
 
 
 def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:
-    """Outputs solved where the checkpoint knew the demonstrations, and elsewhere; nothing to say unless it is both."""
+    """Outputs solved of the tasks whose demonstrations the checkpoint knew, and of the others; empty unless both exist."""
     parts = [[task for task in tasks if (task.task_id in known) is wanted] for wanted in (True, False)]
     scores = [known_scores(part, submission) for part in parts]
     solved = [f"{part.outputs_solved} of {part.outputs_total}" for part in scores if part is not None]
@@ -196,7 +196,7 @@ def render_page(data: Json) -> str:
         "title": html.escape(data["title"]),
         "style": style,
         "script": script,
-        # Only this very script and style may run: a task id can carry no code, whatever it is.
+        # Only this script and this style are allowed, so no code in a task id can run.
         "policy": f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}",
         # JSON that cannot end the script element that holds it.
         "data": re.sub("[&<>]", lambda sign: f"\\u{ord(sign[0]):04x}", orjson.dumps(data).decode()),
@@ -206,7 +206,7 @@ def render_page(data: Json) -> str:
 
 
 def _source_hash(text: str) -> str:
-    """What a content security policy calls an inline script or style by."""
+    """The name of an inline script or style in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -231,16 +231,18 @@ def read_material(arguments: argparse.Namespace) -> Material:
 def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     tally = Tally.load(path)
     if not {output.task_id for output in tally.outputs} & {task.task_id for task in tasks}:
-        raise InputError(f"{path}: speaks of none of the {len(tasks)} tasks; is that another set?")
+        raise InputError(
+            f"{path}: has votes for none of the {len(tasks)} tasks, expected candidates of this submission"
+        )
     return tally
 
 
 def _read_film(path: Path, expected: Mapping[str, int]) -> Json:
     film = read_json(path)
     if not isinstance(film, dict) or film.get("format") != FILM_FORMAT:
-        raise InputError(f"{path}: no film, expected format {FILM_FORMAT!r}")
+        raise InputError(f"{path}: not a film, expected format {FILM_FORMAT!r}")
     if film.get("task_id") not in expected:
-        raise InputError(f"{path}: a film of task {film.get('task_id')}, which the submission does not have")
+        raise InputError(f"{path}: film of task {film.get('task_id')}, expected a task of the submission")
     return film
 
 

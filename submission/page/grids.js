@@ -10,7 +10,7 @@ const SVG_TAGS = ["svg", "path", "text"];
 addEventListener("error", (event) => {
   const box = document.getElementById("errors");
   box.hidden = false;
-  box.append(make("p", {}, "This page failed: " + event.message));
+  box.append(make("p", {}, "Error in this page: " + event.message));
   document.documentElement.dataset.errors = box.children.length;
 });
 

@@ -75,7 +75,7 @@ function outcomePanel() {
     legend.append(make("li", {}, make("a", { href: address({ status: name }) },
       swatch, words, " ", make("b", {}, count), ` (${percent(count / outcomes.length)})`)));
   }
-  return panel(`Where the right answers went: ${plural(outcomes.length, "test output")}`, bar, legend);
+  return panel(`Outcome of ${plural(outcomes.length, "test output")}`, bar, legend);
 }
 
 // How often the leading candidate is right, by tenths of its share of the votes; on the diagonal they agree.

@@ -58,7 +58,7 @@ function outputInFull(task, output, test) {
     candidateList(output), task.films.filter((film) => film.test === test).map(filmPlayer));
 }
 
-// How an attempt is marked: its wrong cells, and what is to be said of it.
+// How an attempt compares with the truth: its outline, its wrong cells, and a note.
 function comparison({ attempts, truth, fallbacks }, i) {
   const origin = fallbacks.includes(i) ? "a fallback, not predicted; " : "";
   if (truth === null) return { note: origin };
@@ -73,7 +73,8 @@ function candidateList(output) {
   if (!output.candidates) return null;
   if (!output.candidates.length) return make("p", { class: "notice" }, "No candidate: no prediction held a grid.");
   const place = output.rank ? `the truth is number ${output.rank}` : "the truth is not among them";
-  const heading = `Leading candidates of ${output.distinct}, by ${plural(output.total, "vote")}`;
+  const number = `${output.candidates.length} of ${plural(output.distinct, "candidate")}`;
+  const heading = `Leading ${number}, ${plural(output.total, "vote")}`;
   return make("div", {}, make("h4", {}, output.truth === null ? heading : `${heading}; ${place}`),
     make("ol", { class: "candidates" }, output.candidates.map((candidate, i) => candidateItem(candidate, i, output))));
 }
@@ -90,7 +91,7 @@ function candidateItem({ grid, votes, halting, views }, place, output) {
         uses.map((use) => make("span", { class: "badge" }, use))),
       make("progress", { value: votes, max: output.total, "aria-hidden": "true" }),
       make("p", {}, `halting probability ${percent(halting, 1)}`),
-      agreeing.length ? make("details", {}, make("summary", {}, "augmented views that agree"),
+      agreeing.length ? make("details", {}, make("summary", {}, "augmentations that voted for it"),
         make("ul", {}, agreeing.map((text) => make("li", {}, text)))) : null));
 }
 

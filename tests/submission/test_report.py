@@ -196,10 +196,10 @@ def test_other_tasks_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none of the 1 tasks of .*other\.json is in it"):
         main([*plain, str(tmp_path / "other.json")])
     Tally(outputs_of([made_task("zeta")])).save(tmp_path / "other.npz")
-    with pytest.raises(InputError, match=r"other\.npz: speaks of none of the 4 tasks"):
+    with pytest.raises(InputError, match=r"other\.npz: has votes for none of the 4 tasks"):
         main([*plain, str(folder / "challenges.json"), "--candidates", str(tmp_path / "other.npz")])
     (tmp_path / "film.json").write_bytes(orjson.dumps(film() | {"task_id": "zeta"}))
-    with pytest.raises(InputError, match="a film of task zeta, which the submission does not have"):
+    with pytest.raises(InputError, match="film of task zeta, expected a task of the submission"):
         main([*plain, str(folder / "challenges.json"), "--film", str(tmp_path / "film.json")])
     assert not (tmp_path / "x.html").exists()
 
@@ -213,7 +213,7 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [[], {"format": "arc-trm film 0"}, {"task_id": "beta"}])
 def test_what_is_no_film_is_refused(folder: Path, tmp_path: Path, content: Any) -> None:
     (tmp_path / "film.json").write_bytes(orjson.dumps(content))
-    with pytest.raises(InputError, match=r"film\.json: no film, expected format 'arc-trm film 1'"):
+    with pytest.raises(InputError, match=r"film\.json: not a film, expected format 'arc-trm film 1'"):
         main([*arguments(folder), "--film", str(tmp_path / "film.json")])
 
 
@@ -344,10 +344,10 @@ def test_one_task_in_full(browser: Browser, folder: Path) -> None:
     ]
     labels = browser.run("[...document.querySelectorAll('svg[role=img]')].map((e) => e.getAttribute('aria-label'))")
     assert "Test input, 3 rows, 2 columns: 0 1; 2 3; 4 5" in labels
-    assert "Leading candidates of 3, by 5 votes; the truth is number 3" in texts(browser, "#task h4")
+    assert "Leading 3 of 3 candidates, 5 votes; the truth is number 3" in texts(browser, "#task h4")
     made = store()
     given = int((made.puzzle_dihedrals[made.group_puzzles[2] : made.group_puzzles[2] + 2] == 0).sum())
-    assert texts(browser, ".candidates details")[0].startswith(f"augmented views that agreeas given {given} of ")
+    assert texts(browser, ".candidates details")[0].startswith(f"augmentations that voted for itas given {given} of ")
     assert_quiet(browser)
 
 
