@@ -81,7 +81,7 @@ def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None
 
 
 def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:
-    """Outputs solved of the tasks whose demonstrations the checkpoint knew, and of the others; empty unless both exist."""
+    """Outputs solved of the tasks whose demonstrations the checkpoint knew, and of the others, if there are both."""
     parts = [[task for task in tasks if (task.task_id in known) is wanted] for wanted in (True, False)]
     scores = [known_scores(part, submission) for part in parts]
     solved = [f"{part.outputs_solved} of {part.outputs_total}" for part in scores if part is not None]
