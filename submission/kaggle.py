@@ -268,9 +268,11 @@ def fetch(site: Site, pushed: Pushed, out: Path) -> None:
 
     status, message = site.wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT)
     folder = out / "output"
-    shutil.rmtree(folder, ignore_errors=True)
     what, request = f"output of {pushed.kernel}", site.client.kernels_output
-    site.ask(what, request, pushed.kernel, str(folder), force=True, quiet=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".output.") as name:
+        site.ask(what, request, pushed.kernel, f"{name}/output", force=True, quiet=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(name, "output").rename(folder)
     log = folder / f"{slug(pushed.kernel)}.log"
     if not ENDS[status]:
         print("\n".join(log_lines(log)[-20:]))

@@ -186,6 +186,18 @@ def test_output_can_be_fetched_later(ran: FakeKaggle, call: Callable[..., int], 
     assert (tmp_path / "out" / "output" / "submission.json").is_file()
 
 
+def test_what_was_fetched_stays_until_all_is_fetched_again(
+    ran: FakeKaggle, call: Callable[..., int], tmp_path: Path
+) -> None:
+    call("push")
+    ran.output["bundle.json"] = b"{}"
+    ran.always["ListKernelSessionOutput"] = Failure(500)
+    with pytest.raises(InputError, match=r"output of .* failed \(500\)"):
+        call("output")
+    assert call("submit") == 0
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
+
+
 def test_an_organisation_may_own_it(ran: FakeKaggle, call: Callable[..., int]) -> None:
     assert call("push", "--owner", "team", "--dataset", "other-name", "--machine", "NvidiaTeslaT4", "--no-wait") == 0
     assert "team/other-name" in ran.datasets
