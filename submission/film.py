@@ -25,7 +25,7 @@ from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, 
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import COLOURS, IDENTITY, Grid
 from data_prep.show import pick
-from data_prep.tasks import read_tasks
+from data_prep.tasks import Task, pairs_digest, read_tasks
 from data_prep.terminal import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, render_symbols
 from submission.report import FILM_FORMAT
 
@@ -79,14 +79,15 @@ def canvas_text(canvas: Tokens, side: int, corner: tuple[int, int]) -> str:
     return "/".join("".join(SYMBOLS[token] for token in row) for row in rows)
 
 
-def find_embedding(checkpoint: Path, exported: Export, task_id: str) -> tuple[Tensor, str]:
+def find_embedding(checkpoint: Path, exported: Export, task: Task) -> tuple[Tensor, str]:
     """The embedding of the unaugmented task and words that say where it is from: the task's own row, or the mean."""
-    names = [name.rpartition("/")[2] for name in exported.puzzle_names or ()]
-    if exported.puzzle_table is not None and task_id in names:
-        return exported.puzzle_table[names.index(task_id)], "the task's own"
+    names = [name.rpartition("/")[2] for name in exported.puzzle_names or ()]  # ids, or digests of the demonstrations
+    for name in {task.task_id, pairs_digest(task.demonstrations)} & set(names):
+        if exported.puzzle_table is not None:
+            return exported.puzzle_table[names.index(name)], "the task's own"
     found = read_newest_checkpoint(checkpoint, lambda line: None)
     if found is not None and (naming := saved_naming(*found)) is not None:
-        groups = [number for number, name in enumerate(naming.groups) if name.rpartition("/")[2] == task_id]
+        groups = [number for number, name in enumerate(naming.groups) if name.rpartition("/")[2] == task.task_id]
         plain = (naming.dihedrals == IDENTITY.dihedral) & (naming.permutations == IDENTITY.permutation).all(axis=1)
         for row in np.flatnonzero(plain & np.isin(naming.puzzle_groups, groups)).tolist():
             return found[0][TABLE][row], "the task's own"
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     exported = read_export(arguments.checkpoint)
     if exported.model.seq_len != CANVAS_SIDE**2:
         raise InputError(f"{arguments.checkpoint}: a model for {exported.model.seq_len} tokens, expected one for ARC")
-    embedding, source = find_embedding(arguments.checkpoint, exported, task.task_id)
+    embedding, source = find_embedding(arguments.checkpoint, exported, task)
     side = choose_side(task) if exported.model.mixer == "attention" else CANVAS_SIDE
     question, count = task.tests[arguments.test].input, exported.halting.max_supervision_steps
     frames = film(exported, embedding, question, side, count)

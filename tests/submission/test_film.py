@@ -19,6 +19,7 @@ from arc_trm.training_state import NAMING, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store
+from data_prep.tasks import pairs_digest
 from submission.film import canvas_text, film, find_embedding, main, show_steps, used_corner
 from submission.report import FILM_FORMAT
 from tests.data_prep.material import as_json, grid, pair, task
@@ -72,11 +73,13 @@ def test_every_latent_is_read(recursion: str, latents: int) -> None:
 
 def test_a_puzzle_keeps_its_own_embedding(tmp_path: Path) -> None:
     made, table = exported(), torch.randn(6, CONFIG.puzzle_width)
-    row, source = find_embedding(tmp_path, made, "abc")
+    row, source = find_embedding(tmp_path, made, TASK)
     assert row is made.puzzle_mean
     assert source.startswith("the mean of all puzzles")
     named = replace(made, puzzle_table=table, puzzle_names=("own/x", "own/abc|||t1|||0123456789", "own/abc"))
-    assert torch.equal(find_embedding(tmp_path, named, "abc")[0], table[2])
+    assert torch.equal(find_embedding(tmp_path, named, TASK)[0], table[2])
+    by_digest = replace(made, puzzle_table=table, puzzle_names=("x", "y", "z", pairs_digest(TASK.demonstrations)))
+    assert torch.equal(find_embedding(tmp_path, by_digest, TASK)[0], table[3])
 
 
 def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
@@ -86,10 +89,10 @@ def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
     naming = PuzzleNaming.of(store)
     tensors = {TABLE: table} | {NAMING + name: tensor for name, tensor in naming.tensors().items()}
     write_checkpoint(tmp_path, 1, tensors, {"puzzle_groups": list(naming.groups)}, keep=1)
-    row, source = find_embedding(tmp_path, exported(), "abc")
+    row, source = find_embedding(tmp_path, exported(), TASK)
     assert torch.equal(row, table[store.group_puzzles[1]])
     assert source == "the task's own"
-    assert find_embedding(tmp_path, exported(), "unknown")[1].startswith("the mean")
+    assert find_embedding(tmp_path, exported(), replace(TASK, task_id="unknown"))[1].startswith("the mean")
 
 
 def test_a_film_shows_the_corner_that_is_used() -> None:
