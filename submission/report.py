@@ -37,7 +37,6 @@ FILM_FORMAT = "arc-trm film 1"
 # Concatenated in this order: each may use what stands before it.
 SCRIPTS = ("grids.js", "tasks.js", "page.js")
 LEADING = 6  # candidates shown for every output
-BINS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +53,6 @@ class Material:
 def report_data(material: Material, title: str) -> Json:
     """All that the page shows, as JSON values; a grid is one text, a digit a cell, rows parted by "/"."""
     summary = material.summary or {}
-    tasks = [_task_data(task, material) for task in material.tasks]
-    outputs = [output for task in tasks for output in task["outputs"]]
     scores = known_scores(material.tasks, material.submission)
     return {
         "title": title,
@@ -65,10 +62,9 @@ def report_data(material: Material, title: str) -> Json:
             *_scores_apart(material.tasks, material.submission, summary.get("known", ())),
             *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
         ],
-        "calibration": calibration(outputs),
         "run": run_rows(summary),
         "films": list(material.films),
-        "tasks": tasks,
+        "tasks": [_task_data(task, material) for task in material.tasks],
         "palette": PALETTE,
     }
 
@@ -156,21 +152,6 @@ def _orientations(candidates: Iterable[Candidate]) -> list[int]:
     voted = {augmentation for candidate in candidates for augmentation in candidate.augmentations}
     counts = Counter(augmentation.dihedral for augmentation in voted)
     return [counts[element] for element in range(len(DIHEDRALS))]
-
-
-def calibration(outputs: Iterable[Json]) -> list[list[int]]:
-    """For tenths of the votes: [outputs whose leading candidate has such a share, how many of these are right].
-
-    Only outputs with candidates and a known truth count; an empty list where there is none.
-    """
-    bins = [[0, 0] for _ in range(BINS)]
-    for output in outputs:
-        if output.get("candidates") and output["truth"] is not None:
-            leading = output["candidates"][0]
-            chosen = bins[min(leading["votes"] * BINS // output["total"], BINS - 1)]
-            chosen[0] += 1
-            chosen[1] += leading["grid"] == output["truth"]
-    return bins if any(map(any, bins)) else []
 
 
 def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -44,8 +44,7 @@ function overview() {
   const remarks = DATA.remarks.map((line) =>
     make("p", { class: /^(LEAK|CONTAMINATED)/.test(line) ? "alarm" : "" }, line));
   byId("overview").append(remarks.length ? make("div", { class: "notice" }, remarks) : "",
-    scoreTiles(), outcomePanel(), make("div", { class: "panels" },
-      DATA.calibration.length ? calibrationPanel() : null, DATA.run.length ? runPanel() : null));
+    scoreTiles(), outcomePanel(), DATA.run.length ? runPanel() : "");
 }
 
 function panel(title, ...content) {
@@ -76,19 +75,6 @@ function outcomePanel() {
       swatch, words, " ", make("b", {}, count), ` (${percent(count / outcomes.length)})`)));
   }
   return panel(`Outcome of ${plural(outcomes.length, "test output")}`, bar, legend);
-}
-
-// How often the leading candidate is right, by tenths of its share of the votes; on the diagonal they agree.
-function calibrationPanel() {
-  const bars = DATA.calibration.map(([outputs, solved], i) => {
-    const words = `${10 * i} to ${10 * i + 10} % of the votes: ${solved} of ${plural(outputs, "output")} right`;
-    const bar = make("li", { title: words, "aria-label": words }, make("span", {}, outputs ? `${solved}/${outputs}` : ""));
-    bar.style.height = `${100 * solved / (outputs || 1)}%`;
-    return bar;
-  });
-  const axis = ["0 %", "votes for the leading candidate", "100 %"].map((text) => make("span", {}, text));
-  return panel("Right outputs by agreement of the votes",
-    make("ol", { class: "chart" }, bars), make("p", { class: "axis" }, axis));
 }
 
 function runPanel() {

@@ -17,7 +17,7 @@ from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
-from submission.report import FILM_FORMAT, Material, calibration, grid_text, main, render_page, report_data, run_rows
+from submission.report import FILM_FORMAT, Material, grid_text, main, render_page, report_data, run_rows
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
@@ -155,19 +155,8 @@ def test_only_what_is_there_is_shown() -> None:
     hidden = [replace(one, tests=tuple(replace(test, output=None) for test in one.tests)) for one in TASKS]
     data = report_data(Material(hidden, submission()), "mine")
     assert data["scores"] is None
-    assert data["calibration"] == []
     assert {output["outcome"] for one in data["tasks"] for output in one["outputs"]} == {"unknown"}
     assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome", "fallbacks"}
-    with_votes = report_data(Material(hidden, submission(), tally()), "mine")
-    assert with_votes["calibration"] == []
-
-
-def test_calibration_counts_where_the_leading_candidate_is_right(data: dict[str, Any]) -> None:
-    outputs = [output for one in data["tasks"] for output in one["outputs"]]
-    bins = calibration(outputs)  # 3/4 right, 2/3 wrong, 2/3 right, 2/5 wrong, and one without candidates
-    assert {i: found for i, found in enumerate(bins) if any(found)} == {4: [1, 0], 6: [2, 1], 7: [1, 1]}
-    certain = {"truth": "1", "total": 2, "candidates": [{"grid": "1", "votes": 2}]}
-    assert calibration([certain])[-1] == [1, 1]
 
 
 def test_a_summary_becomes_rows() -> None:
@@ -287,7 +276,6 @@ def test_the_page_opens_quietly_and_shows_the_scores(browser: Browser, folder: P
     assert any("CONTAMINATED" in line for line in texts(browser, ".notice .alarm"))
     assert "The run" in texts(browser, ".panel h2")
     assert texts(browser, "dl div")[:2] == ["adaptation1m30s (75%)", "prediction30.0s (25%)"]
-    assert [text for text in texts(browser, ".chart li") if text] == ["0/1", "1/2", "1/1"]
     assert browser.run("document.title") == "submission.json"
     assert browser.run("document.querySelectorAll('img').length") == 0
     assert_quiet(browser)
