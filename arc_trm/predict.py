@@ -207,6 +207,7 @@ class Voter:
     windows: bool = False  # answer each task in the window that its visible grids need
     repeats: bool = True  # repeat what a window does not close on the full canvas
     task_rows: bool = False  # embedding rows belong to tasks, not to puzzles
+    unclosed: int = 0  # answers so far that a window did not close
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
 
     def vote(
@@ -216,8 +217,10 @@ class Voter:
         tally: Tally,
         progress: Callable[[int], object],
         stop: Callable[[], bool] = lambda: False,
+        answered: Callable[[int, int], object] = lambda side, rows: None,
     ) -> bool:
-        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled.
+        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled, `answered`
+        on which canvas how many rows were worked on, those included that fill up a batch.
 
         `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
         whether everything was answered; where it was not, answers vote that should have been repeated.
@@ -225,16 +228,19 @@ class Voter:
         waiting: list[Predicted] = []
         for side, part in self._by_side(rows):
             for predicted in self._answers(predictor, part, side):
-                settled = _settled(predicted, side if self.repeats else CANVAS_SIDE)
+                answered(side, self.at_once(len(part), side))
+                settled = _settled(predicted, side)
+                self.unclosed += int((~settled).sum())
+                settled |= not self.repeats
                 self._count(predicted[np.flatnonzero(settled)], tally)
                 waiting.append(predicted[np.flatnonzero(~settled)])
                 progress(int(settled.sum()))
                 if stop():
                     return self._give_up(waiting, 0, tally)
         repeated = 0
-        for predicted in self._answers(
-            predictor, Rows.joined([rows[:0], *(part.rows for part in waiting)]), CANVAS_SIDE
-        ):
+        rows = Rows.joined([rows[:0], *(part.rows for part in waiting)])
+        for predicted in self._answers(predictor, rows, CANVAS_SIDE):
+            answered(CANVAS_SIDE, self.at_once(len(rows), CANVAS_SIDE))
             self._count(predicted, tally)
             progress(len(predicted.rows))
             repeated += len(predicted.rows)
@@ -250,12 +256,29 @@ class Voter:
             repeated -= skipped
         return False
 
-    def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
-        """Answers to `rows` in windows of `side`; as many at once as have the tokens of `batch_size` full canvases."""
-        at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
+    def at_once(self, rows: int, side: int) -> int:
+        """How many of so many rows are answered at once in windows of `side`: as many as have the tokens of
+        `batch_size` full canvases.
+        """
+        most = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
         # A few rows need no full batch; powers of two keep the number of compiled shapes small.
-        at_once = min(at_once, 1 << max(0, len(rows) - 1).bit_length())
-        return predict(predictor, self._made(side), rows, at_once, self.accelerator)
+        wanted = min(most, 1 << max(0, rows - 1).bit_length())
+        processes = self.accelerator.num_processes
+        return -(-wanted // processes) * processes
+
+    def tokens(self, rows: Rows) -> int:
+        """Tokens to be answered for `rows`, those included that fill up batches."""
+        sizes = ((side, len(part), self.at_once(len(part), side)) for side, part in self._by_side(rows))
+        return sum(-(-count // at_once) * at_once * side**2 for side, count, at_once in sizes)
+
+    def samples(self, rows: Rows) -> Iterator[Batch]:
+        """This process's share of one batch of every shape in which `rows` are answered."""
+        for side, part in self._by_side(rows):
+            share = self.at_once(len(part), side) // self.accelerator.num_processes
+            yield self._made(side).make(part[np.arange(share) % len(part)])
+
+    def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
+        return predict(predictor, self._made(side), rows, self.at_once(len(rows), side), self.accelerator)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:

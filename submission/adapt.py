@@ -1,11 +1,10 @@
-"""Adapt an exported model to tasks without solutions: the trainer's own loop, ended by the clock.
+"""Adapt an exported model to tasks without solutions: the trainer's own steps, as the schedule wants them.
 
 New puzzles start from the mean embedding of the export. First the embeddings move alone, then everything.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -19,19 +18,14 @@ from arc_trm.compiling import compile_or_explain
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.datasets import arc_data
 from arc_trm.supervision import initial_carry, supervision_step
-from arc_trm.trainer import Trainer, Work
+from arc_trm.trainer import NonFiniteLoss, Trainer, Work
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
-from submission.plan import TimePlan
+from submission.plan import Unit
 from submission.settings import Settings
 
 # Batch slots when nothing is said: what a GPU needs to be busy, what keeps a step short on a CPU.
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
-# The first step warms caches up (and perhaps compiles); its time says nothing about the others.
-UNTIMED_STEPS = 1
-# Steps between two looks at the loss, which wait for the device and keep a copy of what is good.
-LOOK_EVERY = 50
-MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
 
 
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
@@ -76,7 +70,7 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
     trainer.row_names = () if settings.forget else data.row_names
     run.load_export(trainer, export)
-    if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
+    if accelerator.device.type == "cuda" and (accelerator.num_processes > 1 or settings.compile):
         fit_memory(trainer)
     return trainer
 
@@ -94,6 +88,15 @@ def fit_memory(trainer: Trainer) -> None:
 
 
 def _fits(trainer: Trainer, work: Work) -> bool:
+    try:
+        tried(trainer, work)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+
+
+def tried(trainer: Trainer, work: Work) -> None:
+    """Forward and backward pass of a piece of work, without moving anything; waits for the device."""
     offer = work.part.source.offer(0, work.local)
     minimum = torch.zeros_like(offer.puzzle_ids, dtype=torch.int32)
     try:
@@ -102,9 +105,7 @@ def _fits(trainer: Trainer, work: Work) -> bool:
             trainer.running, trainer.model, trainer.embedding, carry, offer, trainer.config.halting, minimum
         )
         trainer.accelerator.backward(result.loss)
-        return True
-    except torch.OutOfMemoryError:
-        return False
+        result.loss.item()
     finally:
         trainer.model.zero_grad(set_to_none=True)
 
@@ -117,77 +118,39 @@ def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[flo
 
 
 @dataclass
-class Pace:
-    """How fast the adaptation goes, and so how long it lasts: its schedule is stretched to the time there is."""
+class Adaptation:
+    """The optimiser steps of one solving run, from one look at clock and loss to the next."""
 
-    plan: TimePlan
-    settings: Settings
-    accelerator: Accelerator
-    learned: Callable[[float], object]  # hears the seconds of a step whenever the schedule is planned anew
-    step_seconds: float | None = None
+    trainer: Trainer
+    bar: Progress
     loss: float | None = None  # as read last
-    broken: bool = False  # the loss became no number
-    began: float = 0.0
-    _last: float = 0.0
-    _good: list[Tensor] | None = None  # weights, averages and embeddings when they were last seen to be finite
+    _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
-    def start(self) -> None:
-        """Begin to measure, or go on with it after a prediction."""
-        self._last = self.plan.now()
-        self.began = self.began or self._last
+    def go_on(self, unit: Unit, now: Callable[[], float], stop: Callable[[], bool], figures: str) -> tuple[int, float]:
+        """The steps of `unit`, fewer where the next would end too late; how many, and the seconds that they took.
 
-    def over(self) -> bool:
-        """Whether another step would end too late."""
-        return self.plan.left(self.plan.adaptation_end) < (self.step_seconds or 0.0)
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Time within this context is no step's."""
-        began = self.plan.now()
-        yield
-        self._last += self.plan.now() - began
-
-    def after_step(self, trainer: Trainer) -> None:
-        """Learn from the step just done; now and then plan the rest of the schedule anew and look at the loss.
-
-        Raises NonFiniteLoss, in all processes alike.
+        Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite.
         """
-        now = self.plan.now()
-        seconds, self._last = now - self._last, now
-        if self.step_seconds is None or trainer.step <= UNTIMED_STEPS + 1:
-            self.step_seconds = seconds
-        else:
-            self.step_seconds += 0.2 * (seconds - self.step_seconds)
-        if trainer.step <= 8 or trainer.step % 10 == 0:
-            self._replan(trainer)
-        if trainer.step == 1 or trainer.step % LOOK_EVERY == 0:
+        trainer = self.trainer
+        trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
+        first, began = trainer.step, now()
+        while trainer.step < first + unit.steps:
+            started = now()
+            trainer.train_step()
+            ended = now()
+            self.bar.total = trainer.planned_steps
+            self.bar.update(1, figures)
+            if run.agreed(trainer, stop() or ended + (ended - started) > began + unit.seconds):
+                break
+        try:
             self.loss = trainer.read_metrics()["loss"]
             trainer.check_finite()
-            self._good = [tensor.clone() for tensor in _moving(trainer)]
-
-    def goes_on(self, trainer: Trainer) -> bool:
-        """Whether further steps are wanted: not after all those asked for, nor after a broken one."""
-        return not self.broken and (not self.settings.steps or trainer.step < self.settings.steps)
-
-    def restore(self, trainer: Trainer) -> None:
-        """Go back to what was last seen to be finite, or to the export, and stay there."""
-        self.broken = True
-        for tensor, good in zip(_moving(trainer), self._good or (), strict=False):
-            tensor.copy_(good)
-
-    def _replan(self, trainer: Trainer) -> None:
-        """The number of steps, and whether the trunk moves yet, as the main process sees it."""
-        self.learned(self.step_seconds or 0.0)
-        spent, left = self.plan.now() - self.began, max(0.0, self.plan.left(self.plan.adaptation_end))
-        planned = trainer.step + int(left / max(self.step_seconds or 0.0, 1e-6))
-        share = spent / max(spent + left, 1e-6)
-        if 0 < self.settings.steps <= planned:
-            planned, share = self.settings.steps, trainer.step / self.settings.steps
-        # The clock ends the adaptation, not an estimate that is ten steps old.
-        planned = min(max(planned, trainer.step + 11), self.settings.steps or MOST_STEPS)
-        moves = share >= self.settings.embedding_share
-        planned_steps, trainer.trunk_factor = agreed_values([planned, float(moves)], self.accelerator)
-        trainer.planned_steps = int(planned_steps)
+        except NonFiniteLoss:
+            for tensor, good in zip(_moving(trainer), self._good, strict=False):
+                tensor.copy_(good)
+            raise
+        self._good = [tensor.clone() for tensor in _moving(trainer)]
+        return trainer.step - first, now() - began
 
 
 def _moving(trainer: Trainer) -> list[Tensor]:
@@ -196,33 +159,12 @@ def _moving(trainer: Trainer) -> list[Tensor]:
     return [*(p.detach() for p in trainer.model.parameters()), *averages, trainer.embedding.table]
 
 
-def adapt(trainer: Trainer, pace: Pace, stop: Callable[[], bool], interlude: Callable[[], object]) -> None:
-    """Adapt until the plan's time for it is over, or `stop`; `interlude` runs once, half-way through the first time.
-
-    Raises NonFiniteLoss, in all processes alike.
-    """
-    if trainer.step == 0:
-        trainer.trunk_factor = 0.0 if pace.settings.embedding_share > 0 else 1.0
-    half_way = trainer.step > 0
-    pace.start()
-    with Progress("adapting", done=trainer.step, quiet=not trainer.accelerator.is_main_process) as bar:
-        for step in run.steps(trainer, lambda: stop() or pace.over()):
-            pace.after_step(trainer)
-            bar.total = trainer.planned_steps
-            bar.update(1, f"loss {pace.loss:.3f}")
-            if not half_way and trainer.planned_steps > step >= trainer.planned_steps / 2:
-                half_way = True
-                with pace.pause():
-                    interlude()
-
-
-def prediction_seconds_per_token(trainer: Trainer, step_seconds: float) -> float:
-    """What answering should take, per token of a canvas, judged by the time of an optimiser step.
+def step_work(trainer: Trainer) -> float:
+    """What an optimiser step is like, in tokens to be answered.
 
     A deep recursion costs T passes of a latent recursion forward, and 2 more backward in training; an answer takes
     all supervision steps, forward alone.
     """
     tokens = sum(part.slots * part.source.seq_len for part in trainer.parts)
     deep_steps = trainer.config.model.deep_steps
-    forward_share = deep_steps / (deep_steps + 2)
-    return step_seconds / tokens * forward_share * trainer.config.halting.max_supervision_steps
+    return tokens * (deep_steps + 2) / deep_steps / trainer.config.halting.max_supervision_steps

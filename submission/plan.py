@@ -1,12 +1,14 @@
-"""How the time budget is shared among adaptation, prediction and a reserve, replanned from what was measured."""
+"""The clock of a solving run, and what it does next: decided anew after every piece of work, from what was measured."""
 
 import argparse
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 # A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
@@ -28,18 +30,11 @@ def duration(text: str) -> float:
 
 @dataclass
 class TimePlan:
-    """The clock of a solving run, in seconds of `now`; `prediction_work` is in tokens to be answered.
-
-    Nothing here is a promise by the machine: every end is a time of the clock, and the estimates only decide how
-    the time is shared. A machine that turns slower loses votes, not the deadline.
-    """
+    """The clock of a solving run, in seconds of `now`."""
 
     budget: float = math.inf
     started: float = field(default_factory=time.monotonic)
     now: Callable[[], float] = time.monotonic
-    prediction_work: float = 0.0  # tokens of all votes that are wanted
-    first_pass: float = 0.0  # share of it that gives every output its first vote
-    seconds_per_token: float | None = None  # of prediction, as measured last
     phases: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -62,15 +57,6 @@ class TimePlan:
         """When the last answer must be there."""
         return self.deadline - self.reserve
 
-    @property
-    def adaptation_end(self) -> float:
-        """When prediction has to begin: early enough for all votes with some slack, and for the first vote of every
-        output on a machine three times slower; but half of the time is for adaptation whatever prediction would like.
-        """
-        hoped = self.prediction_work * (self.seconds_per_token or 0.0)
-        wanted = max(1.1 * hoped, 3 * self.first_pass * hoped, min(0.03 * self.budget, 10.0))
-        return self.prediction_end - min(wanted, (self.budget - self.reserve) / 2)
-
     def left(self, end: float) -> float:
         """Seconds until `end`."""
         return end - self.now()
@@ -83,3 +69,273 @@ class TimePlan:
             yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + self.now() - began
+
+
+@dataclass
+class Speed:
+    """Seconds that one unit of some work takes, as measured last on work that was warm.
+
+    The first work of a shape (a batch size, a canvas size) makes tables, fills caches and may compile; its time says
+    nothing about what follows, and counts only as long as nothing better is known.
+    """
+
+    seconds: float | None = None
+    _known: set[Hashable] = field(default_factory=set)
+    _warm: tuple[float, float] = (0.0, 0.0)  # amount and seconds, since `settle`
+    _cold: tuple[float, float] = (0.0, 0.0)
+    _guessed: bool = True
+
+    def add(self, shape: Hashable, amount: float, seconds: float) -> None:
+        """Note that `amount` of work of this shape took so long."""
+        if shape in self._known:
+            self._warm = (self._warm[0] + amount, self._warm[1] + seconds)
+        else:
+            self._known.add(shape)
+            self._cold = (self._cold[0] + amount, self._cold[1] + seconds)
+
+    def settle(self) -> None:
+        """Let what was added since the last call be the newest measurement."""
+        amount, seconds = self._warm
+        if amount > 0:
+            self.seconds, self._guessed = seconds / amount, False
+        elif self._guessed and self._cold[0] > 0:
+            self.seconds = self._cold[1] / self._cold[0]
+        self._warm = self._cold = (0.0, 0.0)
+
+    def cool(self) -> None:
+        """Every shape is cold again, as after compiling."""
+        self._known.clear()
+
+
+class Kind(IntEnum):
+    """What a solving run can do next."""
+
+    END = 0
+    EARLY_VOTE = 1  # a vote for every output, before the weights are final: later votes replace it
+    COMPILE = 2
+    ADAPT = 3  # some optimiser steps
+    VOTE = 4  # a pass of votes
+    WEIGH = 5  # ask for the likelihood of the leading candidates
+
+
+class Unit(NamedTuple):
+    """A piece of work, and the seconds after which it has to end."""
+
+    kind: Kind
+    seconds: float = 0.0
+    start: int = 0  # of a pass: its puzzles of every task
+    stop: int = 0
+    steps: int = 0  # of the adaptation: how many now, how many are planned in all, and whether the trunk moves
+    planned_steps: int = 0
+    trunk: bool = False
+
+
+# A first vote of every output, before anything is adapted or compiled, may take this share of the time.
+FIRST_SHARE = 0.25
+# Compiling may take this share of the time that is left when it begins, and is not tried where that is less than a
+# graph takes on an ordinary machine.
+COMPILE_SHARE = 0.15
+COMPILE_LEAST = 30.0
+# The vote half-way through the adaptation may take at most this share of the whole time.
+HALF_WAY_SHARE = 0.02
+# Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
+WORTHWHILE_SHARE = 0.05
+# Estimates are multiplied by this.
+SLACK = 1.1
+# Puzzles of a task in the largest pass: the file is written anew at least this often.
+LARGEST_PASS = 32
+# Steps between two looks at clock and loss, once the first few are done.
+LOOK_EVERY = 10
+MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
+
+
+@dataclass
+class Schedule:
+    """Decides what a solving run does next, from the clock and from what was measured; it does no work itself.
+
+    First every output gets an early vote, so that no later trouble leaves it with a guess; then the model may be
+    compiled. Then rounds follow: adaptation as long as the votes leave time, then votes in passes, each as large as the
+    newest measurement allows. Votes want all puzzles, but at most half of a round. A round more is begun
+    where the votes took less time than expected.
+
+    Where the steps and votes that were asked for fit easily, all of them are done whatever the machine's speed: early
+    votes are replaced, so only *when* things happen depends on the clock.
+    """
+
+    clock: TimePlan
+    puzzles: int  # of a task, that are to vote
+    work: Callable[[int, int], float]  # tokens to be answered when the puzzles start..stop of every task vote
+    step_work: float  # what an optimiser step is like, in tokens to be answered; a guess until a step is measured
+    weighing: float = 0.0  # tokens to be answered for the likelihood of candidates; 0: not wanted
+    steps: int = 0  # optimiser steps at most; 0: as many as the time allows
+    embedding_share: float = 0.0  # of the adaptation, in which the trunk does not move
+    compiles: bool = False
+    answers: Speed = field(default_factory=Speed)  # of a token
+    stepping: Speed = field(default_factory=Speed)  # of an optimiser step
+    repeats: float = 1.0  # tokens answered for each that `work` counts, because of answers that are repeated
+    step: int = 0
+    voted: int = 0  # puzzles of every task that have voted in this round
+    early_votes: int = 0  # passes of them
+    complete: bool = False  # every output has an early vote
+    adapts: bool = True  # nothing speaks against further steps
+    first_pass: bool = True  # none but early votes are cast
+    over: bool = False  # the last pass ended early
+    batch_seconds: float = 0.0  # of the last batch that was answered
+    weighed: bool = False
+    _round_began: float | None = None
+    _adapting: float | None = None  # since when
+    _round_step: int = 0
+
+    # --- what next -----------------------------------------------------------------------------------------------
+
+    def next(self) -> Unit:
+        """The next unit of work; `END` when all is done, or nothing more fits."""
+        left = self.clock.left(self.clock.prediction_end)
+        if left <= 0:
+            return Unit(Kind.END)
+        if self.early_votes == 0:
+            return Unit(Kind.EARLY_VOTE, FIRST_SHARE * left, 0, 1)
+        if self.compiles and self.complete and COMPILE_SHARE * left >= COMPILE_LEAST:
+            return Unit(Kind.COMPILE, COMPILE_SHARE * left)
+        if self._round_began is None:
+            self._begin_round()
+        if self.voted == 0 and self._goes_on() and self._left_to_adapt() >= self._step_seconds():
+            return self._half_way() or self._steps()
+        if not self.over and (size := self._pass_size()):
+            return Unit(Kind.VOTE, self._left_to_vote(), self.voted, self.voted + size)
+        if self.weighing and not self.weighed:
+            return Unit(Kind.WEIGH, left)
+        if self._another_round():
+            self._begin_round()
+            return self.next()
+        return Unit(Kind.END)
+
+    def _half_way(self) -> Unit | None:
+        """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
+        known = self.answers.seconds is not None
+        cheap = known and self._seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
+        if self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
+            return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self._left_to_vote(), 0, 1)
+        return None
+
+    def _steps(self) -> Unit:
+        """Steps up to the next look."""
+        if self._adapting is None:
+            self._adapting = self.clock.now()
+        count = 1 if self.step < 8 else LOOK_EVERY - self.step % LOOK_EVERY
+        planned = self._planned_steps()
+        trunk = self._share() >= self.embedding_share
+        return Unit(Kind.ADAPT, self._left_to_adapt(), 0, 0, min(count, planned - self.step), planned, trunk)
+
+    def _begin_round(self) -> None:
+        self._round_began, self._round_step = self.clock.now(), self.step
+        self.voted, self.weighed = 0, False
+
+    def _another_round(self) -> bool:
+        """Whether votes took so little time that adapting further and voting again is worth it."""
+        adapted = self.step > self._round_step and self._goes_on()
+        left = self._left_to_vote()
+        enough = left > WORTHWHILE_SHARE * self.clock.budget and left > self._reserved(left) + self._step_seconds()
+        return adapted and enough and not self.over and self.voted == self.puzzles
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _goes_on(self) -> bool:
+        return self.adapts and (not self.steps or self.step < self.steps)
+
+    def _step_seconds(self) -> float:
+        """Of an optimiser step: measured, or judged by the answers."""
+        if self.stepping.seconds is not None:
+            return self.stepping.seconds
+        return self.step_work * (self.answers.seconds or 0.0)
+
+    def _seconds(self, start: int, stop: int) -> float:
+        """What a pass should take; 0 where nothing is known."""
+        return self.work(start, stop) * self.repeats * (self.answers.seconds or 0.0)
+
+    def _left_to_vote(self) -> float:
+        """Seconds until votes have to end, because weighing candidates comes last."""
+        weighing = 0.0 if self.weighed else SLACK * self.weighing * (self.answers.seconds or 0.0)
+        return self.clock.left(self.clock.prediction_end) - weighing
+
+    def _left_to_adapt(self) -> float:
+        """Seconds until votes have to begin."""
+        left = self._left_to_vote()
+        assert self._round_began is not None
+        return left - self._reserved(left + self.clock.now() - self._round_began)
+
+    def _reserved(self, round_seconds: float) -> float:
+        """Seconds kept for the votes of a round: for as many as fit into half of it, and for a first vote even on a
+        machine three times slower. A first vote may take nearly the whole round, if it must.
+        """
+        half, first = round_seconds / 2, SLACK * self._seconds(0, 1)
+        wanted = 0.0
+        for start, stop in passes(0, self.puzzles):
+            seconds = SLACK * self._seconds(start, stop)
+            if wanted + seconds > half:
+                break
+            wanted += seconds
+        careful = min(half, max(wanted, 3 * first, min(0.03 * self.clock.budget, 10.0)))
+        return max(careful, min(first, 0.9 * round_seconds))
+
+    def _pass_size(self) -> int:
+        """How many puzzles of every task vote next: twice as many as voted, if they fit; 0 when none do."""
+        size = min(max(self.voted, 1), LARGEST_PASS, self.puzzles - self.voted)
+        while size and SLACK * self._seconds(self.voted, self.voted + size) > self._left_to_vote():
+            size //= 2
+        # Where one vote of every output is too much, some outputs get theirs rather than none.
+        starts = self.first_pass and self.puzzles > 0 and SLACK * self.batch_seconds <= self._left_to_vote()
+        return 1 if size == 0 and starts else size
+
+    def _share(self) -> float:
+        """How much of the adaptation is done."""
+        left = max(0.0, self._left_to_adapt())
+        if self.steps and self._fits(left):
+            return self.step / self.steps
+        spent = 0.0 if self._adapting is None else self.clock.now() - self._adapting
+        return spent / max(spent + left, 1e-6)
+
+    def _fits(self, left: float) -> bool:
+        """Whether all steps that were asked for fit into `left` seconds."""
+        return (self.steps - self.step) * self._step_seconds() <= left
+
+    def _planned_steps(self) -> int:
+        """Of the whole adaptation; a schedule of rates is stretched to them."""
+        left = max(0.0, self._left_to_adapt())
+        if self.steps and self._fits(left):
+            return self.steps
+        planned = self.step + int(left / max(self._step_seconds(), 1e-6))
+        # The clock ends the adaptation, not an estimate that is some steps old.
+        return min(max(planned, self.step + LOOK_EVERY + 1), self.steps or MOST_STEPS)
+
+    # --- what was done -------------------------------------------------------------------------------------------
+
+    def early_voted(self, complete: bool) -> None:
+        """A vote that later ones replace is cast; for every output, or only for some."""
+        self.early_votes += 1
+        self.complete = self.complete or complete
+
+    def compiled(self) -> None:
+        """Compiling is over, however it ended; what was warm is cold."""
+        self.compiles = False
+        self.answers.cool()
+        self.stepping.cool()
+
+    def stepped(self, count: int, seconds: float) -> None:
+        """So many optimiser steps took so long."""
+        self.step += count
+        if count:
+            self.stepping.add("step", count, seconds)
+            self.stepping.settle()
+
+    def passed(self, stop: int, complete: bool) -> None:
+        """The puzzles up to `stop` have voted, or the pass had to end early."""
+        self.voted, self.first_pass, self.over = stop, False, not complete
+
+
+def passes(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Cut start..stop into passes that double up to LARGEST_PASS: every output soon has a vote, then more and more."""
+    while start < stop:
+        end = min(stop, start + min(max(start, 1), LARGEST_PASS))
+        yield start, end
+        start = end

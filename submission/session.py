@@ -1,52 +1,44 @@
 """One run of solving: adapt an exported model, let its answers vote in passes, keep the file up to date."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 
+from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
-from arc_trm.predict import Voter
+from arc_trm.compiling import compile_within
+from arc_trm.predict import Predictor, Voter
 from arc_trm.run import agreed, make_accelerator, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput
+from data_prep.canvas import CANVAS_SIDE
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
-from data_prep.progress import Progress
+from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import Pace, adapt, agreed_values, make_trainer, prediction_seconds_per_token
+from submission.adapt import Adaptation, agreed_values, make_trainer, step_work, tried
 from submission.likelihood import Likelihood
-from submission.plan import TimePlan
+from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
 from submission.preflight import chosen_precision, table, usable_arithmetic
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
-# Puzzles of a task in the largest pass: the file is written anew at least this often.
-LARGEST_PASS = 32
 # Puzzles of a task that weigh its candidates with --likelihood.
 WEIGHING_PUZZLES = 8
-# The early pass, half-way through the adaptation, may take at most this share of the whole time.
-EARLY_SHARE = 0.02
-# Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
-WORTHWHILE_SHARE = 0.05
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
-
-
-def passes(votes: int) -> Iterator[slice]:
-    """Slices of 0..votes that double up to LARGEST_PASS: every output soon has a vote, and then more and more."""
-    start = 0
-    while start < votes:
-        stop = min(votes, start + min(max(start, 1), LARGEST_PASS))
-        yield slice(start, stop)
-        start = stop
 
 
 @dataclass
@@ -61,31 +53,38 @@ class Session:
     stop: Callable[[], bool] = lambda: False  # this process was asked to end
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
+    adaptation: Adaptation = field(init=False)
     voter: Voter = field(init=False)
     rows: Rows = field(init=False)  # all answers that are wanted
     order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle of its task it asks
-    pace: Pace = field(init=False)
-    measured: bool = False  # the speed of prediction is known, not only judged by that of the adaptation
+    schedule: Schedule = field(init=False)
 
     def run(self) -> None:
-        """Adapt and predict within the plan; the file is complete at any time."""
-        with self.plan.phase("set-up"):
-            self.prepare()
-        again = True
-        while again:
-            step, complete = self.trainer.step, False
-            with self.plan.phase("adaptation"), self.going_on("adaptation"):
-                if not self.ends(self.plan.adaptation_end):
-                    self.adapt()
-            with self.plan.phase("prediction"), self.going_on("prediction"), self.trainer.averaged():
-                complete = self.predict()
-            adapts = self.trainer.step > step and self.pace.goes_on(self.trainer)
-            again = complete and adapts and self.time_is_left()
+        """Do what the schedule says until it says that all is done; the file is complete at any time."""
+        # Nothing is compiled but where the schedule wants it.
+        with torch.compiler.set_stance("force_eager") if self.settings.compile else nullcontext():
+            with self.plan.phase("set-up"):
+                self.prepare()
+            work = {
+                Kind.EARLY_VOTE: ("first votes", self.vote_early),
+                Kind.COMPILE: ("compiling", self.compile),
+                Kind.ADAPT: ("adaptation", self.adapt),
+                Kind.VOTE: ("prediction", self.vote_last),
+                Kind.WEIGH: ("prediction", self.weigh),
+            }
+            with self.adaptation.bar:
+                while (unit := self.decide()).kind != Kind.END:
+                    name, do = work[unit.kind]
+                    with self.plan.phase(name):
+                        do(unit)
 
-    def time_is_left(self) -> bool:
-        """Whether prediction was so much faster than expected that adapting further and voting again is worth it."""
-        left = self.plan.left(self.plan.adaptation_end) > WORTHWHILE_SHARE * self.plan.budget
-        return bool(agreed_values([float(left)], self.accelerator)[0]) and not agreed(self.trainer, self.stop())
+    def decide(self) -> Unit:
+        """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
+        if agreed(self.trainer, self.stop()):
+            return Unit(Kind.END)
+        values = agreed_values([float(value) for value in self.schedule.next()], self.accelerator)
+        kind, start, stop, steps, planned_steps, trunk = (int(value) for value in (values[0], *values[2:]))
+        return Unit(Kind(kind), values[1], start, stop, steps, planned_steps, bool(trunk))
 
     def going_on(self, what: str) -> AbstractContextManager[None]:
         """Go on after a failure within this context; not among several processes, where the others would wait for
@@ -93,17 +92,15 @@ class Session:
         """
         return self.file.tolerated(what) if self.accelerator.num_processes == 1 else nullcontext()
 
-    def ends(self, end: float) -> bool:
-        """Whether any process was asked to stop, or sees `end` on its clock."""
-        return agreed(self.trainer, self.stop() or self.plan.left(end) <= 0)
-
     # --- set-up --------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make puzzles of the tasks, the trainer that stands at the export, and the rows to be answered."""
+        """Make puzzles of the tasks, the trainer that stands at the export, the rows to be answered, the schedule."""
         settings, accelerator = self.settings, self.accelerator
         self.store = self.make_store()
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
+        quiet = not accelerator.is_main_process
+        self.adaptation = Adaptation(self.trainer, Progress("adapting", quiet=quiet, now=self.plan.now))
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
         batch = settings.predict_batch or each * accelerator.num_processes
@@ -113,9 +110,16 @@ class Session:
         self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
         groups = self.store.puzzle_groups[self.rows.puzzles]
         self.order = self.rows.puzzles - self.store.group_puzzles[groups]
-        self.plan.prediction_work = self.tokens(self.rows) + self.weighing_work
-        self.plan.first_pass = self.tokens(self.rows_of(slice(0, 1))) / self.plan.prediction_work
-        self.pace = Pace(self.plan, settings, accelerator, self.judge_speed)
+        self.schedule = Schedule(
+            self.plan,
+            int(self.order.max(initial=-1)) + 1,
+            cache(lambda start, stop: self.voter.tokens(self.rows_of(start, stop))),
+            step_work(self.trainer),
+            weighing=self.voter.tokens(self.rows_of(0, WEIGHING_PUZZLES)) if settings.likelihood else 0.0,
+            steps=settings.steps,
+            embedding_share=settings.embedding_share,
+            compiles=self.trainer.running is not self.trainer.model,
+        )
 
     def make_store(self) -> ArcStore:
         """The puzzles of all tasks; without those tasks that cannot be augmented, if there are such."""
@@ -130,66 +134,92 @@ class Session:
             return True
         return False
 
-    def rows_of(self, part: slice) -> Rows:
-        """The rows that ask the puzzles `part` of every task."""
-        return self.rows[np.flatnonzero((self.order >= part.start) & (self.order < part.stop))]
-
-    def tokens(self, rows: Rows) -> float:
-        """Tokens to be answered for `rows`."""
-        if not self.voter.windows:
-            return float(len(rows) * self.trainer.config.model.seq_len)
-        sides = np.array([group.side for group in self.store.groups])
-        return float((sides[self.store.pair_groups[rows.pairs]] ** 2).sum())
+    def rows_of(self, start: int, stop: int) -> Rows:
+        """The rows that ask the puzzles start..stop of every task."""
+        return self.rows[np.flatnonzero((self.order >= start) & (self.order < stop))]
 
     # --- adaptation ----------------------------------------------------------------------------------------------
 
-    def adapt(self) -> None:
-        """Adapt until it is time to predict; a loss that is no number ends it at the last good weights."""
-        try:
-            adapt(self.trainer, self.pace, self.stop, self.early_pass)
-        except NonFiniteLoss as error:
-            with self.file.tolerated("adaptation, going on with earlier weights"):
-                raise InputError(str(error)) from error
-            self.pace.restore(self.trainer)
+    def compile(self, unit: Unit) -> None:
+        """Compile what the run is going to do most, as far as that pays within the time given to it."""
+        end, trainer = self.plan.now() + unit.seconds, self.trainer
+        largest = self.rows_of(0, min(LARGEST_PASS, self.schedule.puzzles))
+        predictor = trainer.predictor()
+        once = replace(predictor, halting=replace(predictor.halting, max_supervision_steps=2))
+        pieces = [partial(tried, trainer, work) for work in trainer.work]
+        pieces += [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
+        with self.file.tolerated("compiling, going on without"):
+            done = compile_within(pieces, lambda: -math.inf if self.stop() else self.plan.left(end), self.plan.now)
+            if self.accelerator.is_main_process:
+                print(f"note: compiled {done} of {len(pieces)} kinds of work", file=sys.stderr)
+        self.schedule.compiled()
 
-    def judge_speed(self, step_seconds: float) -> None:
-        """Judge the speed of prediction by that of the adaptation, until it has been measured itself."""
-        if not self.measured:
-            self.plan.seconds_per_token = prediction_seconds_per_token(self.trainer, step_seconds)
+    def adapt(self, unit: Unit) -> None:
+        """Some optimiser steps; a loss that is no number ends the adaptation at the last good weights."""
+        with self.going_on("adaptation"):
+            try:
+                loss = "" if self.adaptation.loss is None else f"loss {self.adaptation.loss:.3f}, "
+                speed = self.schedule.stepping.seconds
+                examples = f"{self.trainer.batch_size / speed:.3g} examples/s, " if speed else ""
+                figures = f"{loss}{examples}{self.file.votes} votes, {self.time_left()}"
+                self.schedule.stepped(*self.adaptation.go_on(unit, self.plan.now, self.stop, figures))
+                return
+            except NonFiniteLoss as error:
+                with self.file.tolerated("adaptation, going on with earlier weights"):
+                    raise InputError(str(error)) from error
+        self.schedule.adapts, self.schedule.step = False, self.trainer.step
 
-    def early_pass(self) -> None:
-        """A first vote for every output, in case that the adaptation never ends; and a measure of its speed."""
-        cost = self.plan.first_pass * self.plan.prediction_work * (self.plan.seconds_per_token or 0.0)
-        [cheap] = agreed_values([float(cost <= EARLY_SHARE * self.plan.budget)], self.accelerator)
-        if cheap:
-            with self.going_on("early pass"), self.trainer.averaged():
-                self.vote(slice(0, 1), self.plan.adaptation_end)
+    def time_left(self) -> str:
+        """Words for how much of the budget is left."""
+        return f"{duration_text(max(0.0, self.plan.left(self.plan.prediction_end)))} of the budget left"
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
-    def predict(self) -> bool:
-        """Pass after pass, until all puzzles have voted or the time is over; whether all have."""
-        for part in passes(int(self.order.max()) + 1):
-            # Weighing candidates comes last, and its time is kept for it.
-            end = self.plan.prediction_end - 1.2 * self.weighing_work * (self.plan.seconds_per_token or 0.0)
-            if self.ends(end) or not self.vote(part, end):
-                self.weigh()
-                return False
-        self.weigh()
-        return True
+    def vote_early(self, unit: Unit) -> None:
+        """A vote for every output from weights that are not final yet, and a measure of the speed of answers.
 
-    @property
-    def weighing_work(self) -> float:
-        """Tokens to be answered for weighing the candidates."""
-        return self.tokens(self.rows_of(slice(0, WEIGHING_PUZZLES))) if self.settings.likelihood else 0.0
+        Answers that go on beyond their window are not repeated here, but counted: they will take their time later.
+        """
+        voter, complete = replace(self.voter, repeats=False, unclosed=0), False
+        with self.going_on("first votes"), self.trainer.averaged():
+            complete = self.vote(voter, unit)
+        self.file.tally.replace_later()
+        asked = self.schedule.work(unit.start, unit.stop)
+        if complete and self.voter.repeats and asked:
+            self.schedule.repeats = 1 + voter.unclosed * CANVAS_SIDE**2 / asked
+        self.schedule.early_voted(complete)
 
-    def weigh(self) -> None:
-        """With --likelihood, let the model say how likely it finds the leading candidates."""
-        if self.settings.likelihood and not self.ends(self.plan.prediction_end):
-            voter = self.voter
-            likelihood = Likelihood(self.store, voter.asked, voter.batch_size, self.accelerator, WEIGHING_PUZZLES)
-            likelihood.weigh(self.trainer.predictor(), self.file.tally, self.stopwatch(self.plan.prediction_end))
-            self.file.write()
+    def vote_last(self, unit: Unit) -> None:
+        """A pass of votes that stay."""
+        complete = False
+        with self.going_on("prediction"), self.trainer.averaged():
+            complete = self.vote(self.voter, unit)
+        self.schedule.passed(unit.stop, complete)
+
+    def vote(self, voter: Voter, unit: Unit) -> bool:
+        """One pass, and the file written anew; False when it had to end early."""
+        rows, schedule = self.rows_of(unit.start, unit.stop), self.schedule
+        over = self.stopwatch(self.plan.now() + unit.seconds)
+        began, tokens = self.plan.now(), 0
+
+        def answered(side: int, size: int) -> None:
+            nonlocal began, tokens
+            began, schedule.batch_seconds = self.plan.now(), self.plan.now() - began
+            tokens += size * side**2
+            schedule.answers.add((side, size), size * side**2, schedule.batch_seconds)
+
+        quiet = not self.accelerator.is_main_process
+        with Progress(f"vote {unit.stop}", len(rows), unit="answers", quiet=quiet, now=self.plan.now) as bar:
+
+            def settled(count: int) -> None:
+                bar.update(count, self.time_left())
+
+            complete = voter.vote(self.trainer.predictor(), rows, self.file.tally, settled, over, answered)
+        schedule.answers.settle()
+        if complete and tokens:
+            schedule.repeats = tokens / schedule.work(unit.start, unit.stop)
+        self.file.write()
+        return complete
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
         """What says, after every batch and to all processes alike, whether the next one would end too late."""
@@ -202,18 +232,18 @@ class Session:
 
         return over
 
-    def vote(self, part: slice, end: float) -> bool:
-        """One pass, and the file written anew; False when it had to end early."""
-        rows = self.rows_of(part)
-        began, over = self.plan.now(), self.stopwatch(end)
-        quiet = not self.accelerator.is_main_process
-        with Progress(f"predicting up to vote {part.stop}", len(rows), unit="answers", quiet=quiet) as bar:
-            complete = self.voter.vote(self.trainer.predictor(), rows, self.file.tally, bar.update, over)
-        if complete:
-            self.plan.seconds_per_token = (self.plan.now() - began) / self.tokens(rows)
-            self.measured = True
+    def weigh(self, unit: Unit) -> None:
+        """With --likelihood, let the model say how likely it finds the leading candidates."""
+        self.schedule.weighed = True
+        voter, over = self.voter, self.stopwatch(self.plan.now() + unit.seconds)
+        likelihood = Likelihood(self.store, voter.asked, voter.batch_size, self.accelerator, WEIGHING_PUZZLES)
+        with self.going_on("weighing"), self.trainer.averaged():
+            likelihood.weigh(self.trainer.predictor(), self.file.tally, over)
         self.file.write()
-        return complete
+
+
+def _answered(predictor: Predictor, batch: Batch) -> None:
+    predictor.answer(batch).halting.cpu()  # waits for the device
 
 
 def asked_outputs(store: ArcStore, outputs: tuple[AskedOutput, ...]) -> NDArray[np.int32]:
@@ -249,7 +279,7 @@ def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: Time
             with plan.phase("writing"):
                 file.write()
         file.facts |= {"precision": settings.precision, "adaptation_steps": session.trainer.step}
-        file.facts |= {"seconds_per_step": session.pace.step_seconds, "loss": session.pace.loss}
+        file.facts |= {"seconds_per_step": session.schedule.stepping.seconds, "loss": session.adaptation.loss}
         if stop.requested:
             file.facts["status"] = STOPPED_BY_SIGNAL
         accelerator.end_training()

@@ -24,16 +24,25 @@ from submission.attempts import Attempts, Draft, draft_submission, write_submiss
 
 
 class SharedTally(Tally):
-    """A tally that one thread may read while another adds to it."""
+    """A tally that one thread may read while another adds to it, and of which a part may be replaced later."""
 
     def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         super().__init__(outputs)
         self.lock = threading.RLock()
+        self._replaceable: set[int] = set()
 
     def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; see Tally."""
+        """Let predictions vote; see Tally. The first for an output ends its votes that `replace_later` spoke of."""
         with self.lock:
+            for output in self._replaceable & set(predictions.outputs.tolist()):
+                self._candidates[output] = {}
+                self._replaceable.remove(output)
             super().add(predictions)
+
+    def replace_later(self) -> None:
+        """Keep the votes so far only until their output gets another one."""
+        with self.lock:
+            self._replaceable = set(range(len(self.outputs)))
 
 
 @dataclass

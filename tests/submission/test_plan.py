@@ -1,12 +1,15 @@
-"""The plan of a time budget."""
+"""The clock of a solving run: what it does next, on machines of every speed."""
 
 import argparse
+import math
+from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submission.plan import TimePlan, duration
+from submission.plan import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Speed, TimePlan, Unit, duration, passes
 
 
 @pytest.mark.parametrize(
@@ -30,26 +33,237 @@ class Clock:
         return self.time
 
 
-budgets = st.floats(1, 50_000)
+# What a solving run does on a machine of the tests' own -----------------------------------------------------
 
 
-@given(budgets, st.floats(0, 1e9), st.floats(0, 1), st.one_of(st.none(), st.floats(0, 1)))
-def test_the_phases_follow_each_other(budget: float, work: float, first: float, speed: float | None) -> None:
-    clock = Clock()
-    plan = TimePlan(budget, clock(), clock, prediction_work=work, first_pass=first, seconds_per_token=speed)
-    assert plan.started < plan.adaptation_end <= plan.prediction_end < plan.last_call < plan.deadline
-    assert plan.deadline - plan.started == pytest.approx(budget)
-    # Half of the time is for adaptation, whatever prediction would like.
-    assert plan.adaptation_end - plan.started >= 0.499 * (budget - plan.reserve)
+@dataclass
+class Machine:
+    """Does what the schedule says; its work moves a clock and nothing else.
+
+    Times are in seconds: of a step, of an answer, of compiling. The first work of a shape takes `cold` times as long.
+    Compiled code takes `gain` of the time. Every `drift` units of work the machine turns slower or faster.
+    """
+
+    budget: float
+    outputs: int
+    puzzles: int
+    step_time: float
+    answer_time: float
+    compile_time: float = math.inf
+    compiles: bool = False
+    gain: float = 1.0
+    batch: int = 8
+    cold: float = 1.0
+    repeats: float = 1.0  # answers that a vote takes, once it is no early one
+    guess: float = 1.0  # how wrong the first guess of a step's time is
+    steps: int = 0
+    speeds: tuple[float, ...] = (1.0,)
+    clock: Clock = field(default_factory=Clock)
+    spent: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
+    votes: list[int] = field(default_factory=list)
+    early: list[bool] = field(default_factory=list)
+    order: list[Unit] = field(default_factory=list)
+    longest: float = 0.0  # of the pieces that nothing interrupts: steps and batches
+    is_compiled: bool = False
+    seen: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.votes, self.early = [0] * self.outputs, [False] * self.outputs
+        self.plan = TimePlan(self.budget, self.clock(), self.clock)
+        step_work = self.step_time / self.answer_time * self.guess
+        self.schedule = Schedule(
+            self.plan, self.puzzles, lambda start, stop: float((stop - start) * self.outputs), step_work,
+            steps=self.steps, compiles=self.compiles,
+        )  # fmt: skip
+
+    @property
+    def available(self) -> float:
+        return self.budget - self.plan.reserve
+
+    @property
+    def factor(self) -> float:
+        """How much slower the machine is at present."""
+        share = (self.clock() - self.plan.started) / self.budget
+        return self.speeds[min(int(share * len(self.speeds)), len(self.speeds) - 1)]
+
+    def run(self) -> "Machine":
+        """Until the schedule says that it is over."""
+        while (unit := self.schedule.next()).kind != Kind.END:
+            began = self.clock()
+            assert began < self.plan.prediction_end, "a unit of work begins in time"
+            self.order.append(unit)
+            {Kind.EARLY_VOTE: self.vote, Kind.COMPILE: self.compile, Kind.ADAPT: self.adapt, Kind.VOTE: self.vote}[
+                unit.kind
+            ](unit)
+            self.spent[unit.kind] += self.clock() - began
+            assert len(self.order) < 100_000, "it comes to an end"
+        return self
+
+    def works(self, shape: str, seconds: float) -> float:
+        seconds *= self.factor * (self.gain if self.is_compiled else 1.0) * (1.0 if shape in self.seen else self.cold)
+        self.seen.add(shape)
+        self.clock.time += seconds
+        self.longest = max(self.longest, seconds)
+        return seconds
+
+    def vote(self, unit: Unit) -> None:
+        end = self.clock() + unit.seconds
+        early = unit.kind == Kind.EARLY_VOTE
+        asked = np.repeat(np.arange(self.outputs), unit.stop - unit.start)
+        complete = True
+        for first in range(0, len(asked), self.batch):
+            rows = asked[first : first + self.batch]
+            seconds = self.works("vote", len(rows) * self.answer_time * (1.0 if early else self.repeats))
+            self.schedule.answers.add("vote", len(rows) * (1.0 if early else self.repeats), seconds)
+            self.schedule.batch_seconds = seconds
+            for output in rows.tolist():
+                self.votes[output] = 1 if early or self.early[output] else self.votes[output] + 1
+                self.early[output] = early
+            if self.plan.left(end) < seconds and first + self.batch < len(asked):
+                complete = False
+                break
+        self.schedule.answers.settle()
+        if early:
+            self.schedule.repeats = self.repeats
+            self.schedule.early_voted(complete)
+        else:
+            self.schedule.passed(unit.stop, complete)
+
+    def compile(self, unit: Unit) -> None:
+        assert min(self.votes) > 0, "every output has a vote before anything is compiled"
+        seconds = self.compile_time * self.factor
+        self.is_compiled = seconds <= unit.seconds and self.gain < 1
+        self.clock.time += min(seconds, unit.seconds)
+        self.seen.clear()
+        self.schedule.compiled()
+
+    def adapt(self, unit: Unit) -> None:
+        end, began, done = self.clock() + unit.seconds, self.clock(), 0
+        for _ in range(unit.steps):
+            done += 1
+            seconds = self.works("step", self.step_time)
+            if self.plan.left(end) < seconds:
+                break
+        self.schedule.stepped(done, self.clock() - began)
 
 
-def test_prediction_gets_what_it_needs_and_adaptation_the_rest() -> None:
-    clock = Clock()
-    plan = TimePlan(1000, clock(), clock, prediction_work=1e5, first_pass=0.01, seconds_per_token=1e-3)
-    assert plan.prediction_end - plan.adaptation_end == pytest.approx(110)
-    # A single pass must fit even if it takes three times as long.
-    plan.first_pass = 1.0
-    assert plan.prediction_end - plan.adaptation_end == pytest.approx(300)
+def spans(low: float, high: float) -> st.SearchStrategy[float]:
+    """Numbers over orders of magnitude."""
+    return st.floats(math.log(low), math.log(high)).map(math.exp)
+
+
+@st.composite
+def machines(draw: st.DrawFn, fine: bool = False) -> Machine:
+    """From one step in the whole budget to thousands, from a vote that takes all of it to one that takes nothing;
+    `fine`: no piece of work takes more than a few hundredths.
+    """
+    budget, outputs, batch = draw(spans(20, 50_000)), draw(st.integers(1, 50)), draw(st.integers(3, 60))
+    most = 3 if fine else 20
+    return Machine(
+        budget,
+        outputs,
+        puzzles=draw(st.integers(1, 100)),
+        step_time=budget * draw(spans(3e-4, 2e-3 if fine else 1)),
+        answer_time=budget / outputs * draw(spans(1e-4, max(2e-4, 5e-3 * outputs / batch) if fine else 1)),
+        compile_time=budget * draw(spans(1e-3, 1)),
+        compiles=draw(st.booleans()),
+        gain=draw(st.floats(0.3, 1.2)),
+        batch=batch,
+        cold=draw(st.floats(1, most)),
+        repeats=draw(st.floats(1, min(most, 7))),
+        guess=draw(spans(0.1, most / 2)),
+    )
+
+
+steady = machines().map(lambda machine: machine.run())
+
+
+def next_unit(machine: Machine) -> float:
+    """Seconds of one more vote of every output, on the machine as it is."""
+    gain = machine.gain if machine.is_compiled else 1.0
+    return machine.outputs * machine.answer_time * machine.repeats * machine.factor * gain
+
+
+def would_fit(machine: Machine) -> bool:
+    """Whether the next unit of work would surely fit: another vote of every output; before it, a step where all votes
+    are in.
+    """
+    unit = 1.25 * next_unit(machine) + machine.longest
+    if min(machine.votes) >= machine.puzzles and not any(machine.early):
+        # A step that was never tried is judged by a guess.
+        tried = machine.spent[Kind.ADAPT] > 0
+        unit += machine.step_time * (1.25 if tried else 1.25 * machine.cold * max(1.0, machine.guess) * machine.repeats)
+    return unit < machine.plan.left(machine.plan.prediction_end)
+
+
+@given(steady)
+def test_the_time_is_used(machine: Machine) -> None:
+    """At least 90 % of it, or the next unit would not fit."""
+    left = machine.plan.left(machine.plan.prediction_end)
+    assert left < 0.1 * machine.available or not would_fit(machine)
+
+
+@given(steady)
+def test_votes_are_even(machine: Machine) -> None:
+    assert max(machine.votes) - min(machine.votes) <= max((unit.stop - unit.start for unit in machine.order), default=0)
+    assert len(machine.order) == 0 or max(unit.stop - unit.start for unit in machine.order) <= LARGEST_PASS
+
+
+@given(machines(), st.lists(st.floats(0.3, 3), min_size=1, max_size=5))
+def test_no_deadline_is_passed(machine: Machine, speeds: list[float]) -> None:
+    """On a machine that turns slower and faster, work ends in time, but for the piece that began in time."""
+    machine.speeds = tuple(speeds)
+    machine.run()
+    assert machine.plan.left(machine.plan.prediction_end) >= -machine.longest
+
+
+@given(machines(fine=True).map(lambda machine: machine.run()))
+def test_the_adaptation_gets_what_votes_do_not_need(machine: Machine) -> None:
+    rest = machine.available - machine.spent[Kind.EARLY_VOTE] - machine.spent[Kind.COMPILE]
+    every = next_unit(machine) * machine.puzzles
+    assert machine.spent[Kind.ADAPT] >= 0.8 * min(rest / 2, rest - every)
+
+
+@given(steady)
+def test_compiling_has_its_share_and_a_first_vote_comes_before(machine: Machine) -> None:
+    kinds = [unit.kind for unit in machine.order]
+    assert kinds[0] == Kind.EARLY_VOTE
+    assert kinds.count(Kind.COMPILE) <= machine.compiles
+    assert machine.spent[Kind.COMPILE] <= 0.16 * machine.available
+    assert machine.spent[Kind.EARLY_VOTE] <= FIRST_SHARE * 1.1 * machine.available + 2 * machine.longest
+
+
+def test_speed_is_that_of_warm_work() -> None:
+    speed = Speed()
+    speed.add("a", 10, 500.0)
+    speed.settle()
+    assert speed.seconds == 50, "better than nothing"
+    for shape, seconds in (("a", 20.0), ("b", 900.0), ("a", 40.0)):
+        speed.add(shape, 10, seconds)
+    speed.settle()
+    assert speed.seconds == 3
+    speed.cool()
+    speed.add("a", 10, 700.0)
+    speed.settle()
+    assert speed.seconds == 3, "a cold measurement replaces no warm one"
+
+
+def test_passes_double_and_then_stay() -> None:
+    found = list(passes(0, 100))
+    assert found[:7] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 64)]
+    assert found[-1] == (96, 100)
+    assert [start for start, _ in found[1:]] == [stop for _, stop in found[:-1]]
+    assert list(passes(0, 0)) == []
+
+
+def test_an_asked_for_amount_of_work_is_done_in_the_same_order_at_every_speed() -> None:
+    orders = []
+    for step_time, answer_time in ((1e-3, 1e-5), (1.0, 1e-3), (1e-3, 0.1)):
+        machine = Machine(1e6, 7, 11, step_time, answer_time, steps=53).run()
+        lasting = [unit[2:] for unit in machine.order if unit.kind != Kind.EARLY_VOTE]
+        orders.append(lasting)
+        assert machine.votes == [11] * 7
+    assert orders[0] == orders[1] == orders[2]
 
 
 def test_phases_add_up() -> None:

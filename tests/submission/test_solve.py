@@ -65,7 +65,7 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
     assert any(line.startswith("challenges") and "3 tasks, 4 outputs" in line for line in lines)
     assert "none of its test outputs was a training label of the checkpoint" in lines
     assert not any(line.startswith("trouble") for line in lines)
-    assert {"set-up", "adaptation", "prediction", "writing"} == set(facts["seconds"])
+    assert {"set-up", "first votes", "adaptation", "prediction", "writing"} == set(facts["seconds"])
     assert (facts["tasks"], facts["outputs"], facts["processes"]) == (3, 4, 1)
     assert (facts["adaptation_steps"], facts["device"], facts["precision"]) == (1, "cpu", "fp32")
     assert facts["checkpoint"] == read_json(Path(files["checkpoint"]) / "export.json")["sha256"]
