@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from arc_trm.batches import Batch
-from arc_trm.config import RunConfig
+from arc_trm.config import VIEW_POSITIONS, RunConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import Ema, PuzzleEmbedding
 from arc_trm.presets import Overrides, override
@@ -22,14 +22,15 @@ TINY: Overrides = {
 def tiny(config: RunConfig) -> RunConfig:
     """The same member, small."""
     small = override(config, TINY)
-    return override(small, {"model": {"prefix": min(small.model.prefix, 2)}})
+    return override(small, {"model": {"prefix": min(small.model.prefix, 2 + small.model.view_positions)}})
 
 
 def eight_examples() -> Batch:
-    """Random questions; the answer is every token's successor. Each example is a puzzle of its own."""
+    """Random questions; the answer is every token's successor. Each example is a puzzle of its own, in a view."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(0, VOCABULARY, (EXAMPLES, SIDE**2), generator=generator, dtype=torch.int32)
-    return Batch(inputs, (inputs + 1) % VOCABULARY, torch.arange(EXAMPLES))
+    views = torch.randint(0, VOCABULARY, (EXAMPLES, VIEW_POSITIONS), generator=generator, dtype=torch.int32)
+    return Batch(inputs, (inputs + 1) % VOCABULARY, torch.arange(EXAMPLES), views)
 
 
 class TinyRun:
@@ -40,7 +41,7 @@ class TinyRun:
         self.config = config
         self.model = RecursiveModel(config.model)
         self.embedding = PuzzleEmbedding(EXAMPLES, config.model.puzzle_width)
-        self.optimiser = OPTIMISERS[config.train.optimiser](list(self.model.parameters()), config.train)
+        self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.batch = eight_examples()
         self.carry = initial_carry(self.model, self.batch, torch.float32)
