@@ -137,8 +137,8 @@ def class_digests(questions: Tokens) -> NDArray[np.uint64]:
 def is_valid_shortest(questions: Tokens, answers: Tokens) -> NDArray[np.bool_]:
     """Whether each answer of uint8[n, L] marks a shortest path from S to G and changes nothing else, bool[n].
 
-    Independent of `solve`: floods from S count the steps to G through all open cells and through the marked ones;
-    both must agree, and no cell may be marked that such a path does not need.
+    The steps from S to G through all open cells and through the marked ones must agree, and no cell may be marked that
+    such a path does not need.
     """
     parts = [_check(questions[i : i + CHUNK], answers[i : i + CHUNK]) for i in _starts(questions)]
     return np.concatenate([np.zeros(0, np.bool_), *parts])
@@ -146,7 +146,7 @@ def is_valid_shortest(questions: Tokens, answers: Tokens) -> NDArray[np.bool_]:
 
 def shortest_lengths(questions: Tokens) -> NDArray[np.int64]:
     """Steps of a shortest path from S to G, -1 without one, int64[n]."""
-    parts = [_flood(chunk, chunk != WALL) for chunk in (questions[i : i + CHUNK] for i in _starts(questions))]
+    parts = [_lengths(chunk, chunk != WALL) for chunk in (questions[i : i + CHUNK] for i in _starts(questions))]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
@@ -154,31 +154,20 @@ def _check(questions: Tokens, answers: Tokens) -> NDArray[np.bool_]:
     marked = answers == PATH
     unchanged = np.where(marked, questions == FREE, answers == questions).all(axis=1)
     ends = (questions == START) | (questions == GOAL)
-    shortest = _flood(questions, questions != WALL)
-    as_short = (_flood(questions, marked | ends) == shortest) & (marked.sum(axis=1) + 1 == shortest)
+    shortest = _lengths(questions, questions != WALL)
+    as_short = (_lengths(questions, marked | ends) == shortest) & (marked.sum(axis=1) + 1 == shortest)
     return unchanged & (shortest > 0) & as_short
 
 
-def _flood(questions: Tokens, open_cells: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Steps from S to G through open cells, -1 where the flood stops before."""
+def _lengths(questions: Tokens, open_cells: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Steps from S to G through open cells, -1 where there is no way."""
     side = math.isqrt(questions.shape[1])
-    room = open_cells.reshape(-1, side, side)
-    reached = (questions == START).reshape(-1, side, side)
-    goal = (questions == GOAL).reshape(-1, side, side)
-    steps = np.full(len(questions), -1, dtype=np.int64)
-    size = -1
-    for step in range(1, side * side):
-        grown = reached.copy()
-        grown[:, 1:] |= reached[:, :-1]
-        grown[:, :-1] |= reached[:, 1:]
-        grown[:, :, 1:] |= reached[:, :, :-1]
-        grown[:, :, :-1] |= reached[:, :, 1:]
-        reached = grown & room
-        steps[(steps < 0) & (reached & goal).any(axis=(1, 2))] = step
-        if reached.sum() == size:
-            break
-        size = reached.sum()
-    return steps
+    framed = [
+        np.pad(cells.reshape(-1, side, side), ((0, 0), (1, 1), (1, 1))).ravel()
+        for cells in (open_cells, questions == START, questions == GOAL)
+    ]
+    distances = _distances(framed[0], np.flatnonzero(framed[2]), side + 2)
+    return distances[framed[1]].astype(np.int64)
 
 
 # Published files ----------------------------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ from arc_trm.training_state import TABLE, saved_naming
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import COLOURS, IDENTITY, Grid
-from data_prep.show import pick
+from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
-from data_prep.terminal import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, render_symbols
 from submission.report import FILM_FORMAT
 
 Tokens = NDArray[np.uint8]

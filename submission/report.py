@@ -26,8 +26,8 @@ from arc_trm.vote import AskedOutput, Candidate, Scores, Tally
 from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
 from data_prep.grid import DIHEDRALS, Grid
 from data_prep.progress import duration_text
+from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
-from data_prep.terminal import PALETTE
 from submission.attempts import Submission, check_complete, read_submission
 from submission.score import score
 from submission.submission_file import read_summary, remarks, summary_path

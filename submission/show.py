@@ -15,9 +15,8 @@ import numpy as np
 from arc_trm.vote import AskedOutput, Tally
 from data_prep.files import run_program
 from data_prep.grid import Grid
-from data_prep.show import pick
+from data_prep.show import beside, fitting_style, pick, render
 from data_prep.tasks import Task, read_tasks
-from data_prep.terminal import beside, fitting_style, render
 from submission.attempts import Submission, check_complete, read_submission
 
 

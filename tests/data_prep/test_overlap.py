@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.grid import Augmentation, dihedral
-from data_prep.overlap import PairDigest, equivalent, find_duplicates, find_leaks, pair_digest, trained_on
+from data_prep.overlap import PairDigest, find_duplicates, find_leaks, pair_digest, trained_on
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from tests.data_prep.material import augmentations, grids, pair, random_task, task
@@ -42,11 +42,25 @@ def test_pair_digests_do_not_see_symmetry(value: Pair, element: int, colours: li
     assert PairDigest.parse(str(digest)) == digest
 
 
+def symmetric(a: Pair, b: Pair) -> bool:
+    """Whether one dihedral element and one renaming of colours turn `a` into `b`, by trying."""
+    assert a.output is not None
+    assert b.output is not None
+    for element in range(8):
+        grids = [(dihedral(old, element), new) for old, new in ((a.input, b.input), (a.output, b.output))]
+        if all(old.shape == new.shape for old, new in grids):
+            renamed = {
+                pair for old, new in grids for pair in zip(old.ravel().tolist(), new.ravel().tolist(), strict=True)
+            }
+            if len(renamed) == len({old for old, _ in renamed}) == len({new for _, new in renamed}):
+                return True
+    return False
+
+
 @given(st.builds(Pair, grids(3, 3), grids(3, 3)), st.builds(Pair, grids(3, 3), grids(3, 3)))
 @settings(max_examples=300)
 def test_pair_digests_are_equal_only_for_symmetric_pairs(a: Pair, b: Pair) -> None:
-    same = equivalent(task("a", [a], []), task("b", [b], []))
-    assert (pair_digest(a) == pair_digest(b)) == same
+    assert (pair_digest(a) == pair_digest(b)) == symmetric(a, b)
 
 
 def test_input_and_output_are_not_interchangeable() -> None:
@@ -69,29 +83,6 @@ def test_duplicates_are_found_in_every_symmetry_and_order(
     found = find_duplicates([others[0], made, others[1], again])
     identical = element == 0 and colours == list(range(10))
     assert [(d.first, d.second, d.exact) for d in found] == [("own/first", "own/second", identical)]
-
-
-def test_one_transformation_must_serve_all_pairs() -> None:
-    made = random_task(1, "a", colours=5)
-    turned_one_by_one = task(
-        "b",
-        [recolour(value, i, list(range(10))) for i, value in enumerate(made.demonstrations)],
-        [recolour(value, i + 3, list(range(10))) for i, value in enumerate(made.tests)],
-    )
-    swapped = [0, 2, 1, *range(3, 10)]
-    recoloured_once = replace(made, task_id="c", tests=(made.tests[0], recolour(made.tests[1], 0, swapped)))
-    for other in (turned_one_by_one, recoloured_once):
-        assert sorted(map(pair_digest, made.pairs), key=str) == sorted(map(pair_digest, other.pairs), key=str)
-        assert not equivalent(made, other)
-        assert find_duplicates([made, other]) == []
-
-
-def test_pairs_with_free_choice_are_matched_by_trying() -> None:
-    # Any single pair may map to any other; only one order makes the colours agree.
-    a = task("a", [pair(["12"], ["1"]), pair(["34"], ["3"])], [pair(["13"], ["1"])])
-    b = task("b", [pair(["57"], ["5"]), pair(["56"], ["5"])], [pair(["78"], ["7"])])
-    assert equivalent(a, b)
-    assert not equivalent(a, task("c", [pair(["57"], ["5"]), pair(["56"], ["5"])], [pair(["58"], ["5"])]))
 
 
 def labels(made: Task, only: slice = slice(None)) -> tuple[str, list[tuple[int, PairDigest]]]:

@@ -16,10 +16,23 @@ from data_prep.boards import save as save_cells
 from data_prep.files import InputError
 from data_prep.grid import COLOURS, MAX_SIDE, Grid
 from data_prep.maze import CHARACTERS
-from data_prep.show import BOARD_SYMBOLS, find_tasks, main, pick, render, show_task
+from data_prep.show import (
+    BOARD_SYMBOLS,
+    PALETTE,
+    STYLES,
+    beside,
+    find_tasks,
+    fitting_style,
+    main,
+    pick,
+    render,
+    render_symbols,
+    show_task,
+    visible_width,
+    wants_colour,
+)
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Pair, Task
-from data_prep.terminal import PALETTE, STYLES, beside, fitting_style, render_symbols, visible_width, wants_colour
 
 GRIDS = hnp.arrays(
     np.uint8,
