@@ -21,9 +21,9 @@ from arc_trm.checkpoint import Export, read_export, read_newest_checkpoint
 from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
 from arc_trm.training_state import TABLE, saved_naming
-from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, PAD, choose_side, encode, largest_rectangles
+from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
-from data_prep.grid import COLOURS, IDENTITY, Grid
+from data_prep.grid import IDENTITY, Grid
 from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
 from submission.report import FILM_FORMAT
@@ -31,7 +31,7 @@ from submission.report import FILM_FORMAT
 Tokens = NDArray[np.uint8]
 # The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
 VIEW = [[IDENTITY.dihedral, *(COLOUR_OFFSET + colour for colour in IDENTITY.permutation)]]
-SYMBOLS = {PAD: PAD_SYMBOL, EOS: EOS_SYMBOL, **{COLOUR_OFFSET + colour: str(colour) for colour in range(COLOURS)}}
+SYMBOLS = PAD_SYMBOL + EOS_SYMBOL + "0123456789"  # of every token
 
 
 @torch.no_grad()
@@ -52,14 +52,9 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
         frames.append((canvases, round(float(output.halt_logits.sigmoid()), 4)))
     corner = used_corner(frames[-1][0][0], question, side)
-    return [
-        {
-            "answer": canvas_text(canvases[0], side, corner),
-            "latents": [canvas_text(latent, side, corner) for latent in canvases[1:]],
-            "halting": halting,
-        }
-        for canvases, halting in frames
-    ]
+    texts = [[canvas_text(canvas, side, corner) for canvas in canvases] for canvases, _ in frames]
+    parts = zip(texts, frames, strict=True)
+    return [{"answer": text[0], "latents": text[1:], "halting": halting} for text, (_, halting) in parts]
 
 
 def used_corner(answer: Tokens, question: Grid, side: int) -> tuple[int, int]:

@@ -227,7 +227,8 @@ def _read_film(path: Path, expected: Mapping[str, int]) -> Json:
     return film
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m submission.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -239,12 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--film", metavar="FILE", type=Path, action="append", default=[], help="a film of python -m submission.film")
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")
     add("--out", metavar="FILE", type=Path, default=Path("report.html"), help="the page to write (report.html)")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates, *arguments.film)
     refuse_input(arguments.out, [*inputs, summary_path(arguments.submission)])
     material = read_material(arguments)

@@ -4,7 +4,7 @@ const byId = (id) => document.getElementById(id);
 const DEFAULTS = { q: "", status: "all", sort: "file", digits: "", task: "" };
 let state = { ...DEFAULTS };
 
-// Every task with what filtering and sorting need.
+// Every task, with what filters, order and cards need.
 const TASKS = DATA.tasks.map((task, number) => {
   const outcomes = task.outputs.map((output) => output.outcome);
   const solved = outcomes.filter((name) => name === "first" || name === "second").length;
