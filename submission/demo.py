@@ -93,7 +93,7 @@ def scored(submission: Path, solutions: Path, log: Path) -> str:
     lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task] + scores.lines()
     write_atomic(log, ("\n".join(lines) + "\n").encode())
     print("\n".join(scores.lines()))
-    # Where the model said nothing, simple guesses were handed in; what these solve is not the model's merit.
+    # Simple guesses stand where the model predicted nothing; what these solve, the model did not solve.
     predicted = predictions(attempts, (read_summary(submission) or {})["predicted_attempts"])
     by_model = score_ranked(predicted, known, k=2).outputs_solved
     return f"solved {scores.outputs_solved} of {scores.outputs_total} test outputs, {by_model} of them by the model"

@@ -187,7 +187,7 @@ def upload(site: Site, pushed: Pushed, bundle: Bundle) -> None:
 
 
 def dataset_status(site: Site, dataset: str) -> str | None:
-    """What Kaggle says about the dataset ("ready" …), None when there is none (Kaggle forbids to look then)."""
+    """What Kaggle says about the dataset ("ready" …), None when it does not exist or may not be looked at."""
     try:
         return str(site.ask(f"dataset {dataset}", site.client.dataset_status, dataset))
     except InputError as error:

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         checkpoint = arguments.checkpoint or find_export(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoint)
         file = SubmissionFile(tasks, arguments.out, arguments.candidates, is_first_process(), {"mode": mode})
-        # A mistyped checkpoint must not replace an older submission by fallbacks; without one, these are welcome.
+        # Where there is no such checkpoint, fallbacks must not replace an older submission.
         if holds_export(checkpoint) or not arguments.out.exists():
             keep_older(arguments.out)
             file.open()
@@ -181,7 +181,7 @@ def known_score(file: SubmissionFile) -> Scores | None:
 
 
 def are_own(challenges: Path | None) -> bool:
-    """Whether the tasks are a few of the user's own, which deserve to be shown, not a competition's."""
+    """Whether the tasks are a few of the user's own, whose attempts are printed, not a competition's."""
     return challenges is not None and (challenges.is_dir() or len(read_tasks(challenges)) == 1)
 
 
