@@ -17,6 +17,9 @@ import pytest
 from tests.conftest import HANG, REPOSITORY
 from tests.test_project import makefile_targets, text_of
 
+MODULE = re.compile(r"`(?:python -m )?((?:data_prep|arc_trm|submission|tests)(?:\.[a-z_]+)+)(?:`|\s)")
+FILE = re.compile(r"`((?:data_prep|arc_trm|submission|tests|configs|notebooks)/[\w/.]+)`")
+LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#]*)(?:#(?P<heading>[^)]*))?\)")
 FENCE = re.compile(r"^ *```(?P<language>\S*) *\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
 # How each kind of block is checked; a block of another kind is refused, so that none goes unchecked.
 LANGUAGES = {"sh": "commands", "python": "python", "json": "json", "text": "output, not checked"}
@@ -126,7 +129,8 @@ def what_is_broken(words: list[str]) -> str | None:
 
 
 def documents() -> list[Path]:
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    of_the_export = REPOSITORY / "submission" / "checkpoint" / "README.md"
+    return [REPOSITORY / "README.md", of_the_export, *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 def documented_commands() -> list[list[str]]:
@@ -147,7 +151,7 @@ def documented_programs() -> dict[tuple[str, tuple[str, ...]], set[str]]:
     return found
 
 
-@pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(REPOSITORY).as_posix())
 def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("```") % 2 == 0
@@ -181,6 +185,70 @@ def test_documented_options_exist(module: str, leading: tuple[str, ...]) -> None
 
 def test_the_readme_names_both_commands() -> None:
     assert {("make", "demo"), ("make", "test")} <= {tuple(words) for words in documented_commands()}
+
+
+def test_the_readme_is_a_page() -> None:
+    assert len(text_of("README.md").splitlines()) <= 150
+
+
+def drawn_files(layout: str) -> list[Path]:
+    """The Python files of a layout in text: below the folder that stands at the margin last."""
+    files, folder = [], REPOSITORY
+    for line in layout.splitlines():
+        if not line.startswith(" "):
+            folder = REPOSITORY / line.split()[0]
+        files += [folder / name for name in re.findall(r"\w+\.py", line)]
+    return files
+
+
+def test_the_readme_draws_files_that_exist() -> None:
+    [layout] = [body for kind, body in blocks(text_of("README.md")) if kind == "text" and "data_prep/" in body]
+    files = drawn_files(layout)
+    assert len(files) > 30
+    assert [file for file in files if not file.is_file()] == []
+
+
+def test_files_are_looked_for_in_their_folder() -> None:
+    layout = "arc_trm/  models\n    model.py (first)  nonsense.py\ntests/  conftest.py\n"
+    names = [file.relative_to(REPOSITORY).as_posix() for file in drawn_files(layout)]
+    assert names == ["arc_trm/model.py", "arc_trm/nonsense.py", "tests/conftest.py"]
+
+
+def wrong_names(text: str) -> set[str]:
+    """Modules and files of this project that the text names and that do not exist; `submission.json` is a user's."""
+    modules = {name for name in MODULE.findall(text) if not name.endswith(".json")}
+    wrong = {name for name in modules if what_is_broken(["python", "-m", name]) is not None}
+    return wrong | {name for name in FILE.findall(text) if not (REPOSITORY / name).exists()}
+
+
+def wrong_links(path: Path, text: str) -> set[str]:
+    """Links of a document to files or headings that do not exist."""
+    wrong = set()
+    for link in LINK.finditer(text):
+        target = path.parent / link["path"] if link["path"] else path
+        if not target.exists() or (link["heading"] and link["heading"] not in headings(target)):
+            wrong.add(link[0])
+    return wrong
+
+
+def headings(path: Path) -> set[str]:
+    """What links call the headings of a document."""
+    lines = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_a_document_names_what_exists(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert wrong_names(text) == set()
+    assert wrong_links(path, text) == set()
+
+
+def test_a_wrong_name_or_link_is_found() -> None:
+    text = "`python -m arc_trm.nonsense x`, `arc_trm.vote`, `submission.json`, `tests/no.py`: "
+    assert wrong_names(text) == {"arc_trm.nonsense", "tests/no.py"}
+    text += "[a](no.md), [b](#limits), [c](docs/data.md#nothing)"
+    assert wrong_links(REPOSITORY / "README.md", text) == {"](no.md)", "](docs/data.md#nothing)"}
 
 
 def test_a_block_becomes_commands() -> None:
