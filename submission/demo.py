@@ -29,8 +29,8 @@ from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task, read_solutions, write_tasks
 from submission import report, score, solve
 from submission.attempts import predictions, read_submission
+from submission.hardware import try_arithmetic
 from submission.plan import duration
-from submission.preflight import try_arithmetic
 from submission.submission_file import make_folder, read_summary
 
 TASKS = 20

@@ -94,7 +94,7 @@ def print_working_gpus() -> None:
     # Here, because the notebook's own process needs no torch.
     import torch
 
-    from submission.preflight import own_device, try_arithmetic
+    from submission.hardware import own_device, try_arithmetic
 
     count = torch.cuda.device_count() if own_device().type == "cuda" else 0
     print(*(i for i in range(count) if try_arithmetic(torch.device("cuda", i)).works))

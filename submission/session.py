@@ -29,9 +29,9 @@ from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
 from submission.adapt import Adaptation, agreed_values, make_trainer, step_work, tried
+from submission.hardware import chosen_precision, table, usable_arithmetic
 from submission.likelihood import Likelihood
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
-from submission.preflight import chosen_precision, table, usable_arithmetic
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 

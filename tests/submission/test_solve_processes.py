@@ -60,7 +60,7 @@ def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("software"):  # the end of the preflight: from now on signals are waited for
+        if line.startswith("software"):  # the end of the table of what was found: from now on signals are waited for
             break
     process.send_signal(signal.SIGTERM)
     rest, errors = process.communicate(timeout=HANG)

@@ -7,9 +7,9 @@ import torch
 
 from arc_trm.checkpoint import read_export
 from data_prep.files import InputError
-from submission import preflight
+from submission import hardware
+from submission.hardware import Arithmetic, available_memory, own_device, table, try_arithmetic
 from submission.plan import TimePlan
-from submission.preflight import Arithmetic, available_memory, own_device, table, try_arithmetic
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
 
@@ -51,8 +51,8 @@ def test_the_precision_is_chosen_by_what_was_measured(
 
 
 def test_wrong_results_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = preflight._work
-    monkeypatch.setattr(preflight, "_work", lambda v: real(v) * (1.5 if v.dtype == torch.bfloat16 else 1))
+    real = hardware._work
+    monkeypatch.setattr(hardware, "_work", lambda v: real(v) * (1.5 if v.dtype == torch.bfloat16 else 1))
     found = try_arithmetic(CPU, size=64, repeats=1)
     assert set(found.seconds) == {"fp32"}
     assert "wrong results (off by 50" in found.failures["bf16"]
@@ -77,15 +77,15 @@ def test_memory_is_read() -> None:
 
 
 def test_a_device_on_which_nothing_works_gives_way_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "own_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(hardware, "own_device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "")
-    found = preflight.usable_arithmetic()
+    found = hardware.usable_arithmetic()
     assert [str(arithmetic.device) for arithmetic in found] == ["cpu", "cuda:0"]
     assert found[0].works
     assert not found[1].works
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="no operation works there"):
-        preflight.usable_arithmetic()
+        hardware.usable_arithmetic()
