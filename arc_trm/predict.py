@@ -165,15 +165,20 @@ class Predicted:
         return Predicted(self.rows[index], self.tokens[index], self.halting[index])
 
 
+def shared_batches(rows: Rows, batch_size: int, accelerator: Accelerator) -> Iterator[tuple[Rows, Rows, int]]:
+    """(rows of all processes, those of this one, how many of all count): batches of equal size, the last one filled."""
+    share = -(-batch_size // accelerator.num_processes)
+    first = accelerator.process_index * share
+    for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
+        yield chunk, chunk[np.arange(first, first + share)], valid
+
+
 def predict(
     predictor: Predictor, batches: ArcBatches, rows: Rows, batch_size: int, accelerator: Accelerator
 ) -> Iterator[Predicted]:
     """Answer `rows` in order, `batch_size` at a time over all processes; every process gets every answer."""
-    share = -(-batch_size // accelerator.num_processes)
-    first = accelerator.process_index * share
-    within_memory = MemoryLimit(share)
-    for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
-        mine = chunk[np.arange(first, first + share)]
+    within_memory = MemoryLimit(-(-batch_size // accelerator.num_processes))
+    for chunk, mine, valid in shared_batches(rows, batch_size, accelerator):
         tokens, halting, _ = within_memory.answer(predictor, batches.make(mine))
         if accelerator.num_processes > 1:
             tokens, halting = accelerator.gather((tokens, halting))
@@ -202,7 +207,7 @@ class Voter:
 
     store: ArcStore
     asked: NDArray[np.int32]  # [P] index of the output that a pair asks for
-    batch_size: int
+    batch_size: int  # full canvases at once, over all processes
     accelerator: Accelerator
     windows: bool = False  # answer each task in the window that its visible grids need
     repeats: bool = True  # repeat what a window does not close on the full canvas

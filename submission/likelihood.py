@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
-from arc_trm.predict import Predictor
-from arc_trm.sampler import Rows, evaluation_rows, fixed_batches
+from arc_trm.predict import Predictor, Voter, shared_batches
+from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.supervision import TOKEN_SCORES
 from arc_trm.vote import Tally, grid_key
 from data_prep.canvas import CANVAS_SIDE, IGNORE_LABEL, PAD, encode
 from data_prep.grid import Grid
-from data_prep.store import ArcStore
 
 
 def final_log_probabilities(predictor: Predictor, batch: Batch) -> Tensor:
@@ -41,12 +39,9 @@ def labelled_sums(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass
 class Likelihood:
-    """Weighs the candidates of a tally by the puzzles of a store."""
+    """Weighs the candidates of a tally by the puzzles of a voter's store."""
 
-    store: ArcStore
-    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for, -1 none
-    batch_size: int  # full canvases at once, over all processes
-    accelerator: Accelerator
+    voter: Voter
     puzzles: int = 8  # of each task that weigh, the unaugmented one first
     most: int = 16  # candidates of an output that are weighed, those with most votes
 
@@ -56,12 +51,12 @@ class Likelihood:
         Collective: all processes hold the same tally and are told the same by `stop`, asked after every batch. An
         output whose puzzles have not all answered keeps what it had, for means over other puzzles cannot be compared.
         """
-        rows = evaluation_rows(self.store, augmentations=self.puzzles)
-        outputs = self.asked[rows.pairs].tolist()
+        rows = evaluation_rows(self.voter.store, augmentations=self.puzzles)
+        outputs = self.voter.asked[rows.pairs].tolist()
         grids = {i: [c.grid for c in tally.candidates(i, limit=self.most)] for i in set(outputs) - {-1}}
         rows = rows[np.flatnonzero([bool(grids.get(i)) for i in outputs])]
         sides = {i: self._side(i, held) for i, held in grids.items() if held}
-        of_row = np.array([sides[i] for i in self.asked[rows.pairs].tolist()])
+        of_row = np.array([sides[i] for i in self.voter.asked[rows.pairs].tolist()])
         for side in sorted(set(of_row.tolist())):
             if not self._weigh(predictor, tally, rows[np.flatnonzero(of_row == side)], grids, side, stop):
                 return False
@@ -69,8 +64,8 @@ class Likelihood:
 
     def _side(self, output: int, grids: Sequence[Grid]) -> int:
         """The task's own canvas where every candidate and its EOS border fit on it, else the full one."""
-        group = self.store.pair_groups[np.flatnonzero(self.asked == output)[0]]
-        side = self.store.groups[group].side
+        group = self.voter.store.pair_groups[np.flatnonzero(self.voter.asked == output)[0]]
+        side = self.voter.store.groups[group].side
         return side if max(max(grid.shape) for grid in grids) < side else CANVAS_SIDE
 
     def _weigh(
@@ -82,22 +77,18 @@ class Likelihood:
         side: int,
         stop: Callable[[], bool],
     ) -> bool:
-        groups = np.unique(self.store.pair_groups[rows.pairs]).astype(np.int64)
-        task_rows = predictor.model.config.embedding_rows == "task"
-        batches = ArcBatches(self.store, self.accelerator.device, side, groups, task_rows)
-        ranks = self.accelerator.num_processes
-        at_once = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
-        share = -(-min(at_once, 1 << max(0, len(rows) - 1).bit_length()) // ranks)
-        first = self.accelerator.process_index * share
-        expected = Counter(self.asked[rows.pairs].tolist())
+        voter = self.voter
+        groups = np.unique(voter.store.pair_groups[rows.pairs]).astype(np.int64)
+        batches = ArcBatches(voter.store, voter.accelerator.device, side, groups, voter.task_rows)
+        expected = Counter(voter.asked[rows.pairs].tolist())
         sums: dict[int, list[NDArray[np.float64]]] = {}
-        for chunk, valid in fixed_batches(rows, share * ranks):
-            mine = chunk[np.arange(first, first + share)]
-            labels = torch.from_numpy(self._labels(mine, grids, side)).to(self.accelerator.device)
+        at_once = voter.at_once(len(rows), side)
+        for chunk, mine, valid in shared_batches(rows, at_once, voter.accelerator):
+            labels = torch.from_numpy(self._labels(mine, grids, side)).to(voter.accelerator.device)
             found = labelled_sums(final_log_probabilities(predictor, batches.make(mine)), labels)
-            if ranks > 1:
-                found = self.accelerator.gather(found)
-            outputs = self.asked[chunk.pairs[:valid]].tolist()
+            if voter.accelerator.num_processes > 1:
+                found = voter.accelerator.gather(found)
+            outputs = voter.asked[chunk.pairs[:valid]].tolist()
             for output, row in zip(outputs, found[:valid].cpu().numpy(), strict=True):
                 sums.setdefault(output, []).append(row)
                 if len(sums[output]) == expected[output]:
@@ -112,8 +103,8 @@ class Likelihood:
         """int64 [b, most, l]: every candidate of each row's output under the row's augmentation."""
         labels = np.full((len(rows), self.most, side * side), IGNORE_LABEL, np.int64)
         for i, (puzzle, pair) in enumerate(zip(rows.puzzles.tolist(), rows.pairs.tolist(), strict=True)):
-            augmentation = self.store.augmentation(puzzle)
-            for j, grid in enumerate(grids[int(self.asked[pair])]):
+            augmentation = self.voter.store.augmentation(puzzle)
+            for j, grid in enumerate(grids[int(self.voter.asked[pair])]):
                 tokens = encode(augmentation.apply(grid), side=side).astype(np.int64)
                 labels[i, j] = np.where(tokens == PAD, IGNORE_LABEL, tokens)
         return labels

@@ -235,10 +235,9 @@ class Session:
     def weigh(self, unit: Unit) -> None:
         """With --likelihood, let the model say how likely it finds the leading candidates."""
         self.schedule.weighed = True
-        voter, over = self.voter, self.stopwatch(self.plan.now() + unit.seconds)
-        likelihood = Likelihood(self.store, voter.asked, voter.batch_size, self.accelerator, WEIGHING_PUZZLES)
+        over = self.stopwatch(self.plan.now() + unit.seconds)
         with self.going_on("weighing"), self.trainer.averaged():
-            likelihood.weigh(self.trainer.predictor(), self.file.tally, over)
+            Likelihood(self.voter, WEIGHING_PUZZLES).weigh(self.trainer.predictor(), self.file.tally, over)
         self.file.write()
 
 

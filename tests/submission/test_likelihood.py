@@ -11,7 +11,7 @@ from arc_trm.batches import ArcBatches
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
-from arc_trm.predict import Predictor, outputs_of_store
+from arc_trm.predict import Predictor, Voter, outputs_of_store
 from arc_trm.sampler import Rows
 from arc_trm.supervision import token_loss
 from arc_trm.vote import Tally, grid_key
@@ -66,7 +66,7 @@ def voted(store: ArcStore) -> Tally:
 
 
 def likelihood(store: ArcStore, batch_size: int = 3, puzzles: int = 4, most: int = 16) -> Likelihood:
-    return Likelihood(store, outputs_of_store(store)[1], batch_size, Accelerator(cpu=True), puzzles, most)
+    return Likelihood(Voter(store, outputs_of_store(store)[1], batch_size, Accelerator(cpu=True)), puzzles, most)
 
 
 def plain(store: ArcStore, predictor: Predictor, output: int, candidate: Grid, puzzles: int) -> float:
