@@ -60,7 +60,7 @@ class Source(Protocol):
 
 
 class ArcBatches:
-    """Makes the examples of some groups on `device`, equal to data_prep.canvas.encode_example.
+    """Makes the examples of some groups on `device`, equal to what data_prep.canvas.encode makes of single pairs.
 
     A bank holds the tokens of every grid under every dihedral element, without colour permutation, as lines of
     side + 1 cells between runs of PAD. The spare cell takes the EOS that has no room, and makes a placement a

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.grid import COLOURS, MAX_SIDE, Augmentation, Grid
+from data_prep.grid import COLOURS, MAX_SIDE, Grid
 from data_prep.tasks import Task
 
 PAD, EOS, COLOUR_OFFSET = 0, 1, 2
@@ -50,46 +50,13 @@ def encode(grid: Grid, placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -
     return canvas.reshape(-1)
 
 
-def encode_example(
-    input_grid: Grid,
-    output_grid: Grid | None,
-    augmentation: Augmentation,
-    placement: Placement = ORIGIN,
-    side: int = CANVAS_SIDE,
-) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """(tokens uint8[side * side], labels int32[side * side]) of one augmented, placed pair.
-
-    Labels are the output's tokens, IGNORE_LABEL on PAD and everywhere when the output is hidden. This is
-    the plain reference that the batches of arc_trm must equal.
-    """
-    tokens = encode(augmentation.apply(input_grid), placement, side)
-    labels = np.full(side * side, IGNORE_LABEL, dtype=np.int32)
-    if output_grid is not None:
-        output_tokens = encode(augmentation.apply(output_grid), placement, side)
-        labels = np.where(output_tokens == PAD, IGNORE_LABEL, output_tokens.astype(np.int32))
-    return tokens, labels
-
-
-def decode(tokens: NDArray[np.uint8], placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -> Grid | None:
-    """The largest rectangle of colours whose top left cell is at the placement; None where it is empty.
-
-    Among equal areas the one with fewer rows (the published rule).
-    """
-    canvas = tokens.reshape(side, side)[placement.row :, placement.column :]
-    squared = np.full((side, side), PAD, dtype=tokens.dtype)
-    squared[: canvas.shape[0], : canvas.shape[1]] = canvas
-    heights, widths = largest_rectangles(squared.reshape(1, -1), side)
-    if heights[0] == 0:
-        return None
-    return squared[: heights[0], : widths[0]] - np.uint8(COLOUR_OFFSET)
-
-
 def largest_rectangles(
     tokens: NDArray[np.uint8], side: int = CANVAS_SIDE
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """(heights uint8[n], widths uint8[n]) of the rectangles that `decode` cuts at (0, 0) from [n, side * side].
+    """(heights uint8[n], widths uint8[n]) of the largest rectangles of colours from (0, 0) on in [n, side * side].
 
-    Both are 0 where the first cell is no colour. Raises TypeError for tokens of another type.
+    Among equal areas the one with fewer rows (the published rule). Both are 0 where the first cell is no colour. Raises
+    TypeError for tokens of another type.
     """
     if tokens.dtype != np.uint8:
         raise TypeError(f"tokens of type {tokens.dtype}, expected uint8")

@@ -6,19 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from data_prep import files
 
-def whole(text: str) -> int:
-    """A whole number of at least 0, for argparse."""
-    if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 0")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
-    if whole(text) == 0:
-        raise argparse.ArgumentTypeError("found '0', expected a whole number of at least 1")
-    return whole(text)
+whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
 
 
 def amount(text: str) -> float:

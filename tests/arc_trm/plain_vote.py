@@ -7,8 +7,9 @@ from dataclasses import fields
 import numpy as np
 
 from arc_trm.vote import Predictions
-from data_prep.canvas import EOS, PAD, decode, encode
+from data_prep.canvas import EOS, PAD, encode
 from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
+from tests.data_prep.material import decode
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order
 PlainVotes = dict[tuple[int, str], list[float]]

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from arc_trm.batches import ArcBatches, ArcSource, Batch, Source, sources_by_side
 from arc_trm.sampler import Rows, evaluation_rows
-from data_prep.canvas import CANVAS_SIDES, COLOUR_OFFSET, EOS, IGNORE_LABEL, VOCAB_SIZE, Placement, encode_example
+from data_prep.canvas import CANVAS_SIDES, COLOUR_OFFSET, EOS, IGNORE_LABEL, VOCAB_SIZE, Placement
 from data_prep.grid import Augmentation
 from data_prep.store import ArcStore, TaskEntry, build_store, load, save
 from tests.arc_trm.arc_stores import augmented_shapes, every_dihedral, mixed_store, random_task
+from tests.data_prep.material import encode_example
 
 STORE = mixed_store()
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import ArcSource
 from arc_trm.sampler import Rows
-from data_prep.canvas import IGNORE_LABEL, PAD, Placement, encode_example
+from data_prep.canvas import IGNORE_LABEL, PAD, Placement
 from data_prep.corpus import pinned_corpus
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.benchmarks.table import Row, median_seconds
+from tests.data_prep.material import encode_example
 
 BATCH = 768
 STEPS = 50  # more than ten epochs, so that planning them counts in full

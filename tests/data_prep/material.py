@@ -11,6 +11,16 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from data_prep.canvas import (
+    CANVAS_SIDE,
+    COLOUR_OFFSET,
+    IGNORE_LABEL,
+    ORIGIN,
+    PAD,
+    Placement,
+    encode,
+    largest_rectangles,
+)
 from data_prep.grid import Augmentation, Grid
 from data_prep.tasks import Pair, Task
 
@@ -77,3 +87,37 @@ def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:
 def augmentations() -> st.SearchStrategy[Augmentation]:
     orders = st.permutations(range(1, 10))
     return st.builds(lambda t, order: Augmentation(t, (0, *order)), st.integers(0, 7), orders)
+
+
+def encode_example(
+    input_grid: Grid,
+    output_grid: Grid | None,
+    augmentation: Augmentation,
+    placement: Placement = ORIGIN,
+    side: int = CANVAS_SIDE,
+) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """(tokens uint8[side * side], labels int32[side * side]) of one augmented, placed pair.
+
+    Labels are the output's tokens, IGNORE_LABEL on PAD and everywhere when the output is hidden. This is
+    the plain reference that batches must equal.
+    """
+    tokens = encode(augmentation.apply(input_grid), placement, side)
+    labels = np.full(side * side, IGNORE_LABEL, dtype=np.int32)
+    if output_grid is not None:
+        output_tokens = encode(augmentation.apply(output_grid), placement, side)
+        labels = np.where(output_tokens == PAD, IGNORE_LABEL, output_tokens.astype(np.int32))
+    return tokens, labels
+
+
+def decode(tokens: NDArray[np.uint8], placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -> Grid | None:
+    """The largest rectangle of colours whose top left cell is at the placement; None where it is empty.
+
+    Among equal areas the one with fewer rows (the published rule).
+    """
+    canvas = tokens.reshape(side, side)[placement.row :, placement.column :]
+    squared = np.full((side, side), PAD, dtype=tokens.dtype)
+    squared[: canvas.shape[0], : canvas.shape[1]] = canvas
+    heights, widths = largest_rectangles(squared.reshape(1, -1), side)
+    if heights[0] == 0:
+        return None
+    return squared[: heights[0], : widths[0]] - np.uint8(COLOUR_OFFSET)

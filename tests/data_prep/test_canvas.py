@@ -20,16 +20,24 @@ from data_prep.canvas import (
     Placement,
     choose_side,
     closed,
-    decode,
     encode,
-    encode_example,
     implied_shapes,
     largest_rectangles,
     placement_limits,
 )
 from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
 from data_prep.tasks import Pair
-from tests.data_prep.material import augmentations, golden, grid, grids, random_task, task, tokens
+from tests.data_prep.material import (
+    augmentations,
+    decode,
+    encode_example,
+    golden,
+    grid,
+    grids,
+    random_task,
+    task,
+    tokens,
+)
 
 
 def test_tokens_are_the_published_ones(shared_dir: Path) -> None:

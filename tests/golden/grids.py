@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.canvas import Placement, decode, encode, placement_limits
+from data_prep.canvas import Placement, encode, placement_limits
 from data_prep.grid import INVERSE_DIHEDRAL, Augmentation, Grid, dihedral, grid_digest
 from data_prep.tasks import Pair, Task, task_digest
+from tests.data_prep.material import decode
 from tests.golden.comparison import Report
 
 

@@ -15,12 +15,12 @@ from arc_trm.predict import Predictor, Voter, outputs_of_store
 from arc_trm.sampler import Rows
 from arc_trm.supervision import token_loss
 from arc_trm.vote import Tally, grid_key
-from data_prep.canvas import encode_example
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from submission.likelihood import Likelihood, final_log_probabilities, labelled_sums
 from tests.arc_trm.plain_vote import votes_for
+from tests.data_prep.material import encode_example
 
 
 def grid(height: int, width: int, seed: int) -> Grid:
