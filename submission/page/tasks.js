@@ -16,6 +16,8 @@ function badge(verdict) {
   return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
 }
 
+const drawn = {}; // the drawings of cards, which take most of the time of showing them
+
 // A card shows the attempt that is right, else the first one.
 function card(task) {
   const output = task.outputs[0], known = output.truth !== null, second = known && output.attempts[1] === output.truth;
@@ -29,7 +31,7 @@ function card(task) {
     task.films.length ? "film" : ""];
   return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
     make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
-    make("span", { class: "thumbs", "aria-hidden": "true" },
+    drawn[`${task.number}/${state.digits}`] ??= make("span", { class: "thumbs", "aria-hidden": "true" },
       thumb("input", output.input), thumb(second ? "attempt 2" : "attempt 1", attempt, wrong),
       known ? thumb("truth", output.truth) : thumb("attempt 2", output.attempts[1])),
     make("span", { class: "cardfoot" }, facts.filter(Boolean).map((fact) => make("span", {}, fact)))));

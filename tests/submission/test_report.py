@@ -388,6 +388,15 @@ def test_looks_change_the_page(browser: Browser, folder: Path) -> None:
     assert_quiet(browser)
 
 
+def test_digits_appear_on_cards_and_go(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html")
+    for wanted in (True, False):
+        browser.run("document.getElementById('digits').click()")
+        assert (browser.run("document.querySelectorAll('.card svg text').length") > 0) is wanted
+        assert len(ids(browser)) == len(TASKS)
+    assert_quiet(browser)
+
+
 def test_a_phone_shows_everything_in_its_width(browser: Browser, folder: Path) -> None:
     browser.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=True)
     for fragment in ("", "task=gamma", "task=beta"):
