@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from arc_trm.vote import AskedOutput, Candidate, Scores, Tally
+from arc_trm.vote import AskedOutput, Candidate, Tally
 from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
 from data_prep.grid import DIHEDRALS, Grid
 from data_prep.progress import duration_text
 from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission, check_complete, read_submission
-from submission.score import score
+from submission.score import known_scores
 from submission.submission_file import read_summary, remarks, summary_path
 
 Json = dict[str, Any]
@@ -67,13 +67,6 @@ def report_data(material: Material, title: str) -> Json:
         "tasks": [_task_data(task, material) for task in material.tasks],
         "palette": PALETTE,
     }
-
-
-def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None:
-    """The scores over the tasks whose outputs are all known; None where there is no such task."""
-    outputs = {task.task_id: [pair.output for pair in task.tests if pair.output is not None] for task in tasks}
-    known = {task_id: grids for task_id, grids in outputs.items() if len(grids) == len(submission[task_id])}
-    return score({task_id: submission[task_id] for task_id in known}, known) if known else None
 
 
 def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:

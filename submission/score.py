@@ -12,14 +12,14 @@ Three definitions of the score circulate; all three are printed, by name:
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
 from arc_trm.vote import Scores, score_ranked
 from data_prep.files import InputError, run_program
 from data_prep.grid import Grid
-from data_prep.tasks import read_solutions, read_tasks
+from data_prep.tasks import Task, read_solutions, read_tasks
 from submission.attempts import Submission, check_complete, read_submission
 from submission.submission_file import read_summary, remarks, summary_path
 
@@ -27,6 +27,13 @@ from submission.submission_file import read_summary, remarks, summary_path
 def score(submission: Submission, solutions: Mapping[str, Sequence[Grid]]) -> Scores:
     """The scores of a submission that answers every output of the solutions; ValueError for any other."""
     return score_ranked(submission, solutions, k=2)
+
+
+def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None:
+    """The scores over the tasks whose outputs are all known; None where there is no such task."""
+    outputs = {task.task_id: [pair.output for pair in task.tests if pair.output is not None] for task in tasks}
+    known = {task_id: grids for task_id, grids in outputs.items() if len(grids) == len(submission[task_id])}
+    return score({task_id: submission[task_id] for task_id in known}, known) if known else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from arc_trm.vote import Scores
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
-from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import read_submission
 from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
-from submission.score import score
+from submission.score import known_scores
 from submission.settings import Settings, add_settings, positive
 from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, make_folder, remarks
@@ -156,7 +154,9 @@ def report(file: SubmissionFile, plan: TimePlan) -> None:
     if not file.writes or file.written is None:
         return
     file.facts["seconds"] = {name: round(seconds, 2) for name, seconds in plan.phases.items()}
-    scores = known_score(file)
+    scores = known_scores(file.tasks, file.written.submission)
+    if scores is not None and scores.tasks_total < len(file.tasks):
+        scores = None  # of a part alone it would mislead
     if scores is not None:
         file.facts["scores"] = scores.to_json()
     with file.tolerated("summary"):
@@ -167,17 +167,6 @@ def report(file: SubmissionFile, plan: TimePlan) -> None:
     lines += [f"trouble: {trouble}" for trouble in file.troubles]
     lines += [] if scores is None else scores.lines()
     print("\n".join([*lines, f"wrote {file.path}: {file.written.summary}"]), flush=True)
-
-
-def known_score(file: SubmissionFile) -> Scores | None:
-    """The score of the written file where every test output is known, else None."""
-    solutions: dict[str, list[Grid]] = {}
-    for task in file.tasks:
-        solutions[task.task_id] = [pair.output for pair in task.tests if pair.output is not None]
-        if len(solutions[task.task_id]) < len(task.tests):
-            return None
-    assert file.written is not None
-    return score(file.written.submission, solutions)
 
 
 def are_own(challenges: Path | None) -> bool:
