@@ -2,11 +2,11 @@
 
 import ast
 import json
-import os
 import re
+import runpy
 import shlex
-import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG, REPOSITORY
+from tests.conftest import REPOSITORY
 from tests.test_project import makefile_targets, text_of
 
 MODULE = re.compile(r"`(?:python -m )?((?:data_prep|arc_trm|submission|tests)(?:\.[a-z_]+)+)(?:`|\s)")
@@ -171,14 +171,20 @@ def test_a_documented_command_can_be_run(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("module", "leading"), documented_programs(), ids=lambda value: value if isinstance(value, str) else None
 )
-def test_documented_options_exist(module: str, leading: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", module, *leading, "--help"]
-    environment = os.environ | {"COLUMNS": "200", "NO_COLOR": "1"}
-    run = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=HANG
-    )
-    assert run.returncode == 0, run.stderr
-    known = {option.replace("_", "-") for option in re.findall(r"(?<![\w-])--[\w.-]+", run.stdout)}
+def test_documented_options_exist(
+    module: str, leading: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, *leading, "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with warnings.catch_warnings():
+        # Run here, since a process of its own would import torch anew; other tests may have imported the module.
+        warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    known = {option.replace("_", "-") for option in re.findall(r"(?<![\w-])--[\w.-]+", printed.out)}
     options = {option.replace("_", "-") for option in documented_programs()[module, leading]}
     assert options <= known, f"{module} {shlex.join(leading)} --help does not name {options - known}"
 

@@ -30,7 +30,7 @@ def words(folder: Path, out: Path) -> list[str]:
     """The command line of a run that ends when its steps and votes are there, not by the clock."""
     paths = {"--challenges": folder / "challenges.json", "--checkpoint": folder / "export", "--out": out}
     paths["--candidates"] = out.with_name("votes.npz")
-    options = ["--augmentations", "32", "--steps", "10", "--precision", "fp32", "--canvas", "strict"]
+    options = ["--augmentations", "32", "--steps", "10", "--precision", "fp32"]
     budget = ["--time-budget", ENDLESS]
     return [*(str(word) for pair in paths.items() for word in pair), *QUICK, *options, *budget]
 

@@ -56,7 +56,7 @@ def test_the_shipped_export_has_seen_no_pair_that_is_scored() -> None:
 
 @pytest.mark.slow
 def test_the_demo_runs_with_the_shipped_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--time", "25s", "--out", str(tmp_path / "demo")]) == 0
+    assert demo.main(["--time", "8s", "--out", str(tmp_path / "demo")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"every task: {tmp_path}/demo/score.txt; scored file: {tmp_path}/demo/submission.json"
     assert "CONTAMINATED" not in "\n".join(lines)
@@ -70,7 +70,7 @@ def test_the_demo_runs_from_scratch(
     model = replace(demo.CONFIG.model, hidden=16, heads=2, puzzle_width=16, latent_steps=1, deep_steps=1)
     monkeypatch.setattr(demo, "CONFIG", replace(demo.CONFIG, model=model))
     monkeypatch.setattr(demo, "SOLVE_OPTIONS", ("--augmentations", "3", "--precision", "fp32"))
-    assert demo.main(["--time", "24s", "--from-scratch"]) == 0
+    assert demo.main(["--time", "8s", "--from-scratch"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "every task: demo/score.txt; scored file: demo/submission.json"
     assert "test outputs, " in lines[-2]

@@ -56,7 +56,7 @@ def summary(files: dict[str, str]) -> dict[str, Any]:
 
 def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     votes = str(Path(files["out"]).with_name("votes.npz"))
-    assert run(words(files, "--candidates", votes)) == 0
+    assert run(words(files, "--candidates", votes, "--canvas", "sizes")) == 0
     out = Path(files["out"])
     assert_valid(out, TASKS)
     lines = capsys.readouterr().out.splitlines()

@@ -36,7 +36,8 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def test_two_processes_solve_together(tmp_path: Path) -> None:
-    done = run(torchrun(["-m", "submission.solve", *solve_words(tmp_path, "--steps", "2", "--time-budget", ENDLESS)]))
+    words = solve_words(tmp_path, "--steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
+    done = run(torchrun(["-m", "submission.solve", *words]))
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
     summary = read_json(tmp_path / "submission.summary.json")
