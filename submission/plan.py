@@ -80,10 +80,10 @@ class Speed:
     """
 
     seconds: float | None = None
+    cold: bool = True  # nothing warm was measured yet
     _known: set[Hashable] = field(default_factory=set)
     _warm: tuple[float, float] = (0.0, 0.0)  # amount and seconds, since `settle`
     _cold: tuple[float, float] = (0.0, 0.0)
-    _guessed: bool = True
 
     def add(self, shape: Hashable, amount: float, seconds: float) -> None:
         """Note that `amount` of work of this shape took so long."""
@@ -97,8 +97,8 @@ class Speed:
         """Let what was added since the last call be the newest measurement."""
         amount, seconds = self._warm
         if amount > 0:
-            self.seconds, self._guessed = seconds / amount, False
-        elif self._guessed and self._cold[0] > 0:
+            self.seconds, self.cold = seconds / amount, False
+        elif self.cold and self._cold[0] > 0:
             self.seconds = self._cold[1] / self._cold[0]
         self._warm = self._cold = (0.0, 0.0)
 
@@ -140,6 +140,8 @@ COMPILE_LEAST = 30.0
 HALF_WAY_SHARE = 0.02
 # Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
 WORTHWHILE_SHARE = 0.05
+# Weighing candidates, which is the last thing to do, is left at most this share of the time.
+WEIGHING_SHARE = 0.2
 # Estimates are multiplied by this.
 SLACK = 1.1
 # Puzzles of a task in the largest pass: the file is written anew at least this often.
@@ -203,7 +205,7 @@ class Schedule:
             return self._half_way() or self._steps()
         if not self.over and (size := self._pass_size()):
             return Unit(Kind.VOTE, self._left_to_vote(), self.voted, self.voted + size)
-        if self.weighing and not self.weighed:
+        if self.weighing and not self.weighed and self.batch_seconds < left:
             return Unit(Kind.WEIGH, left)
         if self._another_round():
             self._begin_round()
@@ -244,10 +246,10 @@ class Schedule:
         return self.adapts and (not self.steps or self.step < self.steps)
 
     def _step_seconds(self) -> float:
-        """Of an optimiser step: measured, or judged by the answers."""
+        """Of an optimiser step: measured, or judged by the answers; half as long where these were cold."""
         if self.stepping.seconds is not None:
             return self.stepping.seconds
-        return self.step_work * (self.answers.seconds or 0.0)
+        return self.step_work * (self.answers.seconds or 0.0) * (0.5 if self.answers.cold else 1.0)
 
     def _seconds(self, start: int, stop: int) -> float:
         """What a pass should take; 0 where nothing is known."""
@@ -255,8 +257,9 @@ class Schedule:
 
     def _left_to_vote(self) -> float:
         """Seconds until votes have to end, because weighing candidates comes last."""
+        left = self.clock.left(self.clock.prediction_end)
         weighing = 0.0 if self.weighed else SLACK * self.weighing * (self.answers.seconds or 0.0)
-        return self.clock.left(self.clock.prediction_end) - weighing
+        return left - min(weighing, WEIGHING_SHARE * max(0.0, left))
 
     def _left_to_adapt(self) -> float:
         """Seconds until votes have to begin."""

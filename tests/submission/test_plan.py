@@ -57,6 +57,7 @@ class Machine:
     repeats: float = 1.0  # answers that a vote takes, once it is no early one
     guess: float = 1.0  # how wrong the first guess of a step's time is
     steps: int = 0
+    weighing: float = 0.0  # of the candidates, in answers
     speeds: tuple[float, ...] = (1.0,)
     clock: Clock = field(default_factory=Clock)
     spent: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
@@ -73,7 +74,7 @@ class Machine:
         step_work = self.step_time / self.answer_time * self.guess
         self.schedule = Schedule(
             self.plan, self.puzzles, lambda start, stop: float((stop - start) * self.outputs), step_work,
-            steps=self.steps, compiles=self.compiles,
+            steps=self.steps, compiles=self.compiles, weighing=self.weighing,
         )  # fmt: skip
 
     @property
@@ -92,9 +93,8 @@ class Machine:
             began = self.clock()
             assert began < self.plan.prediction_end, "a unit of work begins in time"
             self.order.append(unit)
-            {Kind.EARLY_VOTE: self.vote, Kind.COMPILE: self.compile, Kind.ADAPT: self.adapt, Kind.VOTE: self.vote}[
-                unit.kind
-            ](unit)
+            work = {Kind.COMPILE: self.compile, Kind.ADAPT: self.adapt, Kind.WEIGH: self.weigh}
+            work.get(unit.kind, self.vote)(unit)
             self.spent[unit.kind] += self.clock() - began
             assert len(self.order) < 100_000, "it comes to an end"
         return self
@@ -128,6 +128,10 @@ class Machine:
             self.schedule.early_voted(complete)
         else:
             self.schedule.passed(unit.stop, complete)
+
+    def weigh(self, unit: Unit) -> None:
+        self.clock.time += min(self.weighing * self.answer_time, unit.seconds)
+        self.schedule.weighed = True
 
     def compile(self, unit: Unit) -> None:
         assert min(self.votes) > 0, "every output has a vote before anything is compiled"
@@ -172,6 +176,7 @@ def machines(draw: st.DrawFn, fine: bool = False) -> Machine:
         cold=draw(st.floats(1, most)),
         repeats=draw(st.floats(1, min(most, 7))),
         guess=draw(spans(0.1, most / 2)),
+        weighing=0.0 if fine else outputs * draw(st.sampled_from([0, 1, 10, 100])),
     )
 
 
