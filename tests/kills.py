@@ -78,7 +78,8 @@ def die() -> None:
 def dying_between(functions: Sequence[Function], event: int, seconds: float) -> AbstractContextManager[None]:
     """Within this context the process dies `seconds` after its event number `event`, or before the next one.
 
-    The timer is the kernel's: SIGALRM, which nothing catches, ends the process in whatever it is doing.
+    The timer is the kernel's: SIGALRM ends the process in whatever it is doing. Not for runs that compile, which
+    catch it.
     """
     return events(
         functions,
