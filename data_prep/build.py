@@ -24,6 +24,7 @@ from data_prep.corpus import (
     RECIPES,
     Corpus,
     Merge,
+    Recipe,
     conceptarc_corpus,
     download_conceptarc,
     merge,
@@ -66,23 +67,7 @@ def build_arc(
     fetches it where it is needed. Raises InputError for wrong input.
     """
     refuse_foreign(out)
-    if (recipe == "competition") != (challenges is not None):
-        raise InputError("--challenges FILE goes with --recipe competition, and that recipe needs it")
-    parts = RECIPES[recipe] if recipe is not None else None
-    named = parts.training if parts else ()
-    if download and conceptarc is None and CONCEPTARC in (*named, *source, *scored):
-        conceptarc = download_conceptarc()
-    if CONCEPTARC in named and conceptarc is None:
-        print("built without ConceptARC: name it with --conceptarc DIR or fetch it with --download-conceptarc")
-        named = tuple(name for name in named if name != CONCEPTARC)
-    training = [_corpus(name, conceptarc) for name in named]
-    asked = [_corpus(name, conceptarc) for name in (parts.scored if parts else ())]
-    guarded = [_corpus(name, conceptarc) for name in (parts.guarded if parts else ())]
-    if challenges is not None:
-        asked.append(own_corpus("competition", challenges))
-    own = [_corpus(text, conceptarc) for text in source], [_corpus(text, conceptarc) for text in scored]
-    training, asked = training + own[0], asked + own[1]
-    _refuse_repeated(training + asked)
+    training, asked, guarded, own = _corpora(recipe, source, scored, challenges, conceptarc, download)
     described = [corpus.describe() for corpus in training + asked]
     held_out: set[str] = set()
     if hold_out:
@@ -91,7 +76,7 @@ def build_arc(
         training[0], held = without_tasks(training[0], hold_out, partial(_fits, canvas))
         asked.append(held)
         held_out = {task.name for task in held.tasks}
-    merged = merge(training, asked, guarded, {corpus.name for corpus in own[0] + own[1]}, allow_leak)
+    merged = merge(training, asked, guarded, own, allow_leak)
     for line in describe_merge(merged):
         print(line)
     entries = fitting(merged.entries, canvas)
@@ -108,6 +93,33 @@ def build_arc(
     save(store, out)
     print(summary(store, out))
     return store
+
+
+def _corpora(
+    recipe: str | None,
+    source: Sequence[str],
+    scored: Sequence[str],
+    challenges: Path | None,
+    conceptarc: Path | None,
+    download: bool,
+) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:
+    """Training, scored and guarded corpora, and the names of those that are the user's own choice."""
+    if (recipe == "competition") != (challenges is not None):
+        raise InputError("--challenges FILE goes with --recipe competition, and that recipe needs it")
+    parts = Recipe("") if recipe is None else RECIPES[recipe]
+    if download and conceptarc is None and CONCEPTARC in (*parts.training, *source, *scored):
+        conceptarc = download_conceptarc()
+    named = [name for name in parts.training if name != CONCEPTARC or conceptarc is not None]
+    if len(named) < len(parts.training):
+        print("built without ConceptARC: name it with --conceptarc DIR or fetch it with --download-conceptarc")
+    training, asked, guarded, own, own_scored = (
+        [_corpus(text, conceptarc) for text in texts] for texts in (named, parts.scored, parts.guarded, source, scored)
+    )
+    if challenges is not None:
+        asked.append(own_corpus("competition", challenges))
+    training, asked = training + own, asked + own_scored
+    _refuse_repeated(training + asked)
+    return training, asked, guarded, {corpus.name for corpus in own + own_scored}
 
 
 def _corpus(text: str, conceptarc: Path | None) -> Corpus:
