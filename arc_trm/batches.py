@@ -59,6 +59,14 @@ class Source(Protocol):
         """The examples offered to these batch slots at this step."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A share of the batch slots that one source fills: all of them, or those of one canvas size."""
+
+    source: Source
+    slots: int
+
+
 class ArcBatches:
     """Makes the examples of some groups on `device`, equal to what data_prep.canvas.encode makes of single pairs.
 

@@ -11,19 +11,27 @@ place, flushed, and renamed into it, so it is either whole or not there; nothing
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
+import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, check_config, from_json, to_json
+from arc_trm.model import RecursiveModel
 from data_prep.files import InputError, file_digest, new_folder, read_json, refuse_other_files, set_aside, sha256_hex
+from data_prep.grid import COLOURS
+from data_prep.store import ArcStore
+
+Tensors = dict[str, Tensor]
 
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
@@ -67,7 +75,7 @@ def _facts_digest(facts: Mapping[str, Any]) -> str:
     return sha256_hex(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
 
 
-def read_folder(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_folder(folder: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
     """The tensors and facts of a folder of `kind`; raises InputError when it is missing, truncated or altered."""
     if not folder.exists() and set_aside(folder).exists():  # killed between the two renames of a replacement
         folder = set_aside(folder)
@@ -93,7 +101,7 @@ class Export:
 
     model: ModelConfig
     halting: HaltingConfig
-    weights: dict[str, Tensor]  # RecursiveModel.state_dict(), the moving average where the run kept one
+    weights: Tensors  # RecursiveModel.state_dict(), the moving average where the run kept one
     puzzle_mean: Tensor  # [w]: where new puzzles start
     training_tasks: tuple[str, ...] = ()  # digests of the tasks whose pairs were training labels
     puzzle_table: Tensor | None = None  # [puzzles, w], for exports that keep it
@@ -186,7 +194,7 @@ def tidy_checkpoints(run: Path, step: int, keep: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[Tensors, dict[str, Any]] | None:
     """The newest checkpoint that is whole, or None where there is none at all; `warn` hears of each refused one.
 
     Raises InputError when there are checkpoints but none is whole.
@@ -200,3 +208,76 @@ def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[di
     if folders:
         raise InputError(f"{run}: none of its {len(folders)} checkpoints is whole; start again with another --out")
     return None
+
+
+# Tensors by name ----------------------------------------------------------------------------------------------------
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
+    """The tensors whose names begin with `prefix`, under the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def load_weights(model: RecursiveModel, weights: Mapping[str, Tensor]) -> None:
+    """Copy `weights` into `model`; raises InputError naming the first tensor that is missing, unknown or misshapen."""
+    own = model.state_dict()
+    for name in sorted(own.keys() | weights.keys()):
+        sizes = [list(tensors[name].shape) if name in tensors else "none" for tensors in (weights, own)]
+        if sizes[0] != sizes[1]:
+            raise InputError(f"the checkpoint's {name} has the shape {sizes[0]}, this model's has {sizes[1]}")
+    model.load_state_dict(dict(weights))
+
+
+# Embedding rows by name ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowNames:
+    """What each of the N rows of an embedding table stands for, 15 bytes a row: its owner and an augmentation."""
+
+    owners: tuple[str, ...]  # `corpus/task_id`; the digest of a task's demonstrations where rows belong to tasks
+    groups: NDArray[np.int32]  # [N] index of the owner
+    dihedrals: NDArray[np.uint8]  # [N]
+    permutations: NDArray[np.uint8]  # [N, 10]
+
+    @classmethod
+    def of_puzzles(cls, store: ArcStore) -> "RowNames":
+        """A row for every puzzle of a store."""
+        owners = tuple(group.name for group in store.groups)
+        return cls(owners, store.puzzle_groups, store.puzzle_dihedrals, store.puzzle_permutations)
+
+    @classmethod
+    def of_owners(cls, owners: Sequence[str]) -> "RowNames":
+        """One row for each owner, without augmentation."""
+        count = len(owners)
+        colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (count, 1))
+        return cls(tuple(owners), np.arange(count, dtype=np.int32), np.zeros(count, np.uint8), colours)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], owners: Sequence[str]) -> "RowNames":
+        """What `tensors` gave."""
+        return cls(tuple(owners), *(tensors[name].numpy() for name in ("groups", "dihedrals", "permutations")))
+
+    def tensors(self) -> Tensors:
+        """The arrays as tensors of their own, for a checkpoint; the owners go beside them."""
+        arrays = {"groups": self.groups, "dihedrals": self.dihedrals, "permutations": self.permutations}
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+    def keys(self, owners: Sequence[str]) -> NDArray[np.int64]:
+        """One number a row [N], equal for equal names; `owners` numbers the owners, -1 for one not among them."""
+        numbers = {name: number for number, name in enumerate(owners)}
+        group = np.array([numbers.get(name, -1) for name in self.owners], np.int64)[self.groups]
+        permutation = self.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
+        return np.where(group < 0, -1, (group * 8 + self.dihedrals) * 10**10 + permutation)
+
+
+def carry_over(old: RowNames, table: Tensor, new: RowNames, fresh: Tensor) -> tuple[Tensor, int]:
+    """The embedding table [N, w] of `new`, and how many of its rows `old` knew; the others are `fresh` [w]."""
+    known, wanted = old.keys(new.owners), new.keys(new.owners)
+    order = np.argsort(known, kind="stable")
+    place = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
+    source = order[place]
+    found = known[source] == wanted
+    rows = fresh.repeat(len(wanted), 1)
+    rows[torch.from_numpy(found)] = table[torch.from_numpy(source[found])].to(rows)
+    return rows, int(found.sum())

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from arc_trm.batches import ArcSource, sources_by_side
+from arc_trm.batches import ArcSource, Part, sources_by_side
 from arc_trm.cells import CellSource
+from arc_trm.checkpoint import RowNames
 from arc_trm.config import RunConfig
-from arc_trm.naming import PuzzleNaming
-from arc_trm.trainer import Part
 from data_prep.boards import BoardStore
 from data_prep.files import InputError
 from data_prep.store import ArcStore, open_store
@@ -24,8 +23,7 @@ class TrainingData:
     store: ArcStore | BoardStore
     parts: list[Part]
     examples_per_epoch: int
-    naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to; None where there is one row
-    row_names: tuple[str, ...] = ()  # where rows belong to tasks: the digests of their demonstrations
+    names: RowNames | None = None  # what each embedding row stands for; None where there is one row
     training_tasks: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -73,8 +71,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         store,
         [Part(source, source.batch_size) for source in sources],
         int(store.pair_training.sum()),
-        PuzzleNaming.of_tasks(store) if task_rows else PuzzleNaming.of(store),
-        store.demonstration_digests() if task_rows else (),
+        RowNames.of_owners(store.demonstration_digests()) if task_rows else RowNames.of_puzzles(store),
         store.training_digests(),
         {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
     )

@@ -1,30 +1,250 @@
-"""A training run on disk: how it goes on, reports, saves, stops and exports."""
+"""A training run on disk: how it begins or goes on, reports, saves, stops and exports."""
 
+import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import orjson
 import torch
 from accelerate import Accelerator
 
-from arc_trm.checkpoint import Export, checkpoint_folder, write_checkpoint, write_export
-from arc_trm.config import RunConfig, to_json
-from arc_trm.memory import return_freed_memory
-from arc_trm.resuming import Start as Start
-from arc_trm.resuming import begin as begin
-from arc_trm.resuming import load_export as load_export
-from arc_trm.tracking import MetricLog as MetricLog
-from arc_trm.tracking import make_accelerator as make_accelerator
-from arc_trm.trainer import Trainer
-from data_prep.files import InputError
+from arc_trm.checkpoint import (
+    Export,
+    RowNames,
+    carry_over,
+    checkpoint_folder,
+    checkpoint_folders,
+    load_weights,
+    read_export,
+    read_newest_checkpoint,
+    tidy_checkpoints,
+    write_checkpoint,
+    write_export,
+)
+from arc_trm.config import RunConfig, from_json, to_json
+from arc_trm.device import return_freed_memory
+from arc_trm.trainer import TABLE, Trainer, saved_names
+from data_prep.files import InputError, write_atomic
 from data_prep.progress import Progress
 
 Evaluate = Callable[[Trainer], dict[str, float]]
+EVALUATION = "evaluation/"
+# Settings of a model that its weights do not depend on.
+FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "graded_updates"}
+# Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
+FREE_SETTINGS = ("log.", "train.micro_batches", "model.activation_checkpointing")
+SHOWN = 60  # characters of a value in a line about a difference
+
+
+# Beginning ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run is asked to begin."""
+
+    out: Path
+    resume: bool = False
+    init_from: Path | None = None
+    allow_changes: bool = False
+
+
+def begin(trainer: Trainer, start: Start, data_digest: str, data_facts: Mapping[str, Any] | None = None) -> str:
+    """Resume, start from an export, or start afresh; returns a line that says which.
+
+    `data_facts` describe the dataset, for the line that says what differs. Raises InputError when the folder cannot
+    be used or holds another run, or when settings or data differ from the resumed ones.
+    """
+    try:
+        start.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{start.out}: cannot make this folder ({error.strerror})") from error
+    if checkpoint_folders(start.out) and not start.resume:
+        raise InputError(f"{start.out}: already holds a run; add --resume to go on with it, or choose another --out")
+    facts = {"data_digest": data_digest, **(data_facts or {})}
+    line = _resume(trainer, start, facts) if start.resume else None
+    if line is None:
+        line = "starting a new run"
+        if start.init_from is not None:
+            known = load_export(trainer, read_export(start.init_from))
+            line = f"starting from {start.init_from}" + (f", which knows {known} of the tasks" if known else "")
+    _check_agreement(trainer, start.out)
+    if trainer.accelerator.is_main_process:
+        if trainer.saved_step is not None:
+            tidy_checkpoints(start.out, trainer.saved_step, trainer.config.log.keep_checkpoints)
+        for leftover in (*start.out.glob(".config.json.*"), *start.out.glob(".metrics.jsonl.*")):
+            leftover.unlink(missing_ok=True)  # of a kill in the middle of a write
+        config = orjson.dumps(to_json(trainer.config), option=orjson.OPT_INDENT_2)
+        write_atomic(start.out / "config.json", config)
+    return line
+
+
+def _check_agreement(trainer: Trainer, out: Path) -> None:
+    """Refuse to go on when the processes do not stand at the same step: they see different folders."""
+    steps = trainer.gathered(torch.tensor([trainer.step], device=trainer.accelerator.device)).tolist()
+    if len(set(steps)) > 1:
+        raise InputError(
+            f"{out}: the processes find different checkpoints (steps {', '.join(map(str, steps))}); "
+            "--out must lie on a file system that all machines see"
+        )
+
+
+def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | None:
+    """Load the newest whole checkpoint; None where the folder holds none at all."""
+    main = trainer.accelerator.is_main_process
+    found = read_newest_checkpoint(start.out, lambda line: main and print(f"note: {line}", file=sys.stderr))
+    if found is None:
+        return None
+    tensors, kept = found
+    changes = _changes(trainer, facts, kept)
+    if changes and not start.allow_changes:
+        raise InputError(
+            f"{start.out}: differs from the run to resume ({'; '.join(changes)}); add --allow-changes to go on"
+        )
+    line = f"resuming at step {kept['step']}"
+    if kept["data_digest"] != facts["data_digest"]:
+        line += f" with other data{_take_other_data(trainer, tensors, kept)}"
+    trainer.load_state_dict(tensors, kept)
+    trainer.saved_step = trainer.step
+    return line
+
+
+def _changes(trainer: Trainer, facts: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    """What differs between a checkpoint and the run as it is asked for."""
+    # A checkpoint of an older version lacks settings that are newer: it ran with their defaults.
+    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
+    settings = [flat(to_json(config)) for config in (earlier, trainer.config)]
+    changes = differences(*({k: v for k, v in s.items() if not k.startswith(FREE_SETTINGS)} for s in settings))
+    if kept["data_digest"] != facts["data_digest"]:
+        described = [name for name in facts if name != "data_digest"]
+        details = differences({name: kept.get(name) for name in described}, {name: facts[name] for name in described})
+        changes.append(f"the dataset ({', '.join(details) or 'its content'})")
+    if kept["planned_steps"] != trainer.planned_steps:
+        changes.append(f"planned steps: {kept['planned_steps']}, now {trainer.planned_steps}")
+    return changes
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """A line for each name whose value differs: `name: old, now new`."""
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            shown = f"{old.get(name)!r}, now {new.get(name)!r}"
+            lines.append(f"{name}: {shown}" if len(shown) <= SHOWN else name)
+    return lines
+
+
+def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: dict[str, Any]) -> str:
+    """Make a checkpoint fit other data: rows by puzzle name, slots anew; returns what to say about it."""
+    kept["parts"] = None  # slots in work hold puzzles and placements of the old data
+    old, table = saved_names(tensors, kept), tensors[TABLE]
+    if trainer.names is None or old is None:
+        return ""
+    tensors[TABLE], known = carry_over(old, table, trainer.names, table.mean(0))
+    return f": {known} of {len(tensors[TABLE])} puzzles are known"
+
+
+def load_export(trainer: Trainer, exported: Export) -> int:
+    """Take an export's weights, and its embedding rows where it names those of `trainer.names`.
+
+    All other rows start from its mean embedding. Returns how many are known; raises InputError where sizes differ.
+    """
+    own, other = (
+        {name: value for name, value in to_json(model).items() if name not in FREE}
+        for model in (trainer.config.model, exported.model)
+    )
+    changes = differences(other, own)
+    if changes:
+        raise InputError(f"the export's model differs: {'; '.join(changes)}")
+    load_weights(trainer.model, exported.weights)
+    if trainer.ema is not None:
+        for average, parameter in zip(trainer.ema.averages, trainer.model.parameters(), strict=True):
+            average.copy_(parameter.detach())
+    table, mean = trainer.embedding.table, exported.puzzle_mean
+    table.copy_(mean.expand_as(table))
+    if exported.puzzle_table is None or not exported.puzzle_names or trainer.names is None:
+        return 0
+    old = RowNames.of_owners(exported.puzzle_names)
+    rows, known = carry_over(old, exported.puzzle_table, trainer.names, mean)
+    table.copy_(rows)
+    return known
+
+
+# Reports --------------------------------------------------------------------------------------------------------------
+
+
+class MetricLog:
+    """Every reported figure, one JSON line a report in `metrics.jsonl`, and the trackers of Accelerate."""
+
+    def __init__(self, accelerator: Accelerator, out: Path, config: RunConfig, step: int) -> None:
+        """Open the log of a run that stands at `step`; reports of later steps (from before a kill) are dropped."""
+        self.accelerator, self.path = accelerator, out / "metrics.jsonl"
+        self.scores: dict[str, float] = {}  # of the latest evaluation
+        self._scores_step = -1
+        if accelerator.is_main_process:
+            lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+            kept = [line for line in lines if _step_of(line) <= step]
+            write_atomic(self.path, b"".join(kept))
+            for line in kept:
+                self._remember(orjson.loads(line))
+        # TensorBoard hides what an earlier process wrote of steps that are done again.
+        options = {"tensorboard": {"purge_step": step + 1}}
+        accelerator.init_trackers("logs", None if step else flat(to_json(config)), options)
+
+    def add(self, values: dict[str, float], step: int) -> None:
+        """Report `values` for `step`; raises InputError where that cannot be written."""
+        if not values:
+            return
+        line = {"step": step, **values}
+        self._remember(line)
+        try:
+            if self.accelerator.is_main_process:
+                self._write(orjson.dumps(line) + b"\n")
+            self.accelerator.log(values, step=step)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot write ({error.strerror})") from error
+
+    def _write(self, line: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            # A checkpoint that survives a power cut finds the reports before it.
+            os.fsync(file.fileno())
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the scores of `step` are there (known to the main process)."""
+        return self._scores_step == step
+
+    def _remember(self, line: dict[str, float]) -> None:
+        scores = {name: value for name, value in line.items() if name.startswith(EVALUATION)}
+        if scores:
+            self.scores, self._scores_step = scores, int(line["step"])
+
+
+def _step_of(line: bytes) -> float:
+    try:
+        return float(orjson.loads(line)["step"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return float("inf")  # cut short by a kill
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return result
+
+
+# The loop -------------------------------------------------------------------------------------------------------------
 
 
 class StopRequest:
@@ -75,7 +295,7 @@ def train(
         def enough() -> bool:
             return stop.requested or (deadline is not None and time.monotonic() >= deadline)
 
-        trainer.should_stop = lambda: agreed(trainer, enough())
+        trainer.should_stop = lambda: trainer.agreed(enough())
         _evaluate_if_due(trainer, evaluate, log)
         for step in steps(trainer, enough, _agreement_interval(trainer)):
             figures = None
@@ -101,7 +321,7 @@ def steps(trainer: Trainer, stop: Callable[[], bool], every: int = 1) -> Iterato
     while trainer.step < trainer.planned_steps:
         trainer.train_step()
         yield trainer.step
-        if trainer.step % every == 0 and agreed(trainer, stop()):
+        if trainer.step % every == 0 and trainer.agreed(stop()):
             return
 
 
@@ -109,15 +329,6 @@ def _agreement_interval(trainer: Trainer) -> int:
     """How often to ask the other processes: where it makes the device wait, only when metrics do so anyway."""
     waits = trainer.accelerator.num_processes > 1 and trainer.accelerator.device.type != "cpu"
     return trainer.config.log.every if waits else 1
-
-
-def agreed(trainer: Trainer, mine: bool) -> bool:
-    """Whether any process wants to stop; all of them learn it in the same step."""
-    accelerator = trainer.accelerator
-    if accelerator.num_processes == 1:
-        return mine
-    wish = torch.tensor([float(mine)], device=accelerator.device)
-    return bool(accelerator.reduce(wish, "sum").item() > 0)
 
 
 def _evaluation_falls_here(trainer: Trainer) -> bool:
@@ -129,7 +340,7 @@ def _evaluate_if_due(trainer: Trainer, evaluate: Evaluate | None, log: MetricLog
     """Evaluate where the settings want it, unless the log has the scores of this step already."""
     if evaluate is None or not _evaluation_falls_here(trainer):
         return
-    if agreed(trainer, trainer.accelerator.is_main_process and not log.evaluated(trainer.step)):
+    if trainer.agreed(trainer.accelerator.is_main_process and not log.evaluated(trainer.step)):
         log.add(evaluate(trainer), trainer.step)
         return_freed_memory()
 
@@ -165,23 +376,17 @@ def last_good(trainer: Trainer, out: Path) -> str:
 
 
 def export(trainer: Trainer, out: Path, training_tasks: tuple[str, ...], facts: dict[str, Any]) -> None:
-    """Write the export of the trainer's averaged weights, with its embedding rows where they have names.
+    """Write the export of the trainer's averaged weights; rows that belong to tasks come along, in half precision.
 
     The main process writes.
     """
     with trainer.averaged():
         weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
-    config, table, names = trainer.config, trainer.embedding.table, trainer.row_names
-    exported = Export(
-        config.model,
-        config.halting,
-        weights,
-        table.mean(0),
-        training_tasks,
-        table.half() if names else None,
-        names or None,
-        {"steps": trainer.step, **facts},
-    )
+    config, table = trainer.config, trainer.embedding.table
+    exported = Export(config.model, config.halting, weights, table.mean(0), training_tasks)
+    if trainer.names is not None and config.model.embedding_rows == "task":
+        exported = replace(exported, puzzle_table=table.half(), puzzle_names=trainer.names.owners)
+    exported = replace(exported, facts={"steps": trainer.step, **facts})
     _in_main_process(trainer, lambda: write_export(out, exported))
 
 
@@ -193,7 +398,7 @@ def _in_main_process(trainer: Trainer, write: Callable[[], object]) -> None:
             write()
         except InputError as error:
             failure = error
-    if agreed(trainer, failure is not None):
+    if trainer.agreed(failure is not None):
         raise failure or SystemExit(2)
 
 
@@ -205,15 +410,15 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 @contextmanager
-def explained_memory(config: RunConfig, accelerator: Accelerator) -> Iterator[None]:
-    """Turn running out of memory into an InputError that says which setting to lower."""
+def explained_memory(config: RunConfig, device: torch.device, kept: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turn running out of memory into an InputError: which setting to lower, and what `kept` says is not lost."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
         raise InputError(
-            f"out of memory on {accelerator.device}: raise train.micro_batches (now {config.train.micro_batches}), "
+            f"out of memory on {device}: raise train.micro_batches (now {config.train.micro_batches}), "
             f"switch model.activation_checkpointing on, lower train.batch_size (now {config.train.batch_size}) "
-            f"or log.evaluation_batch (now {config.log.evaluation_batch})"
+            f"or log.evaluation_batch (now {config.log.evaluation_batch})" + (f"; {kept()}" if kept else "")
         ) from error

@@ -18,6 +18,8 @@ RandomBits = NDArray[np.uint64]
 PLANNED_EXAMPLES = 8192
 # Neighbouring batches touch at most two plans, the one that ends and the one that begins.
 KEPT_PLANS = 2
+# Sets the exploration's random numbers apart from the sampler's, which has the same seed.
+EXPLORATION_KEY = 0x5E7
 # Which of the eight dihedral elements exchange height and width.
 TRANSPOSES = np.array([dihedral(np.zeros((1, 2), np.uint8), t).shape == (2, 1) for t in range(8)])
 
@@ -233,3 +235,14 @@ def fixed_batches(rows: Rows, size: int) -> Iterator[tuple[Rows, int]]:
     for start in range(0, len(rows), size):
         index = np.arange(start, start + size)
         yield rows[np.minimum(index, len(rows) - 1)], min(size, len(rows) - start)
+
+
+def exploration(seed: int, step: int, slots: int, probability: float, max_steps: int) -> NDArray[np.int32]:
+    """Least supervision steps int32 [slots] before halting counts at `step`: 0, or with `probability` 2..max_steps."""
+    # The low word of the counter counts the draws of a step, so steps must differ in a higher one. Raw bits are all
+    # that numpy promises for every version.
+    philox = np.random.Philox(key=np.array([seed, EXPLORATION_KEY], np.uint64), counter=[0, step, 0, 0])
+    bits = philox.random_raw(2 * slots).reshape(2, slots)
+    explores = (bits[0] >> np.uint64(11)) * 2.0**-53 < probability
+    spread = (bits[1] >> np.uint64(32)) * np.uint64(max(max_steps - 1, 1)) >> np.uint64(32)
+    return np.where(explores, np.minimum(spread + np.uint64(2), max_steps), 0).astype(np.int32)

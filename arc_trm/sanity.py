@@ -17,10 +17,11 @@ from pathlib import Path
 
 import orjson
 
-from arc_trm import run, train
+from arc_trm import train
 from arc_trm.checkpoint import read_export
 from arc_trm.config import RunConfig
 from arc_trm.datasets import open_training_data
+from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import build
 from data_prep.files import run_program
@@ -71,7 +72,7 @@ class Outcome:
 
 def step_seconds(config: RunConfig, data: Path, out: Path, enough: float = math.inf) -> float:
     """Seconds of a warm training step, the best of three; of fewer where one takes more than three times `enough`."""
-    accelerator = run.make_accelerator("none", out)
+    accelerator = make_accelerator("none", out)
     opened = open_training_data(data, config, accelerator.device)
     trainer = Trainer(config, opened.parts, accelerator, opened.planned_steps(config))
     trainer.train_step()
@@ -95,7 +96,7 @@ def timed(arguments: train.Arguments) -> tuple[str, float]:
     """
     config, data, out = arguments.config, arguments.data, arguments.out
     precision = config.train.precision
-    if precision != "auto" or run.make_accelerator("none", out).device.type != "cpu":
+    if precision != "auto" or make_accelerator("none", out).device.type != "cpu":
         return precision, step_seconds(config, data, out)
     fp32, bf16 = (replace(config, train=replace(config.train, precision=name)) for name in ("fp32", "bf16"))
     seconds = step_seconds(fp32, data, out)

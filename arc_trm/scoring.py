@@ -19,12 +19,13 @@ from accelerate import Accelerator
 from arc_trm.cells import CHECKS, evaluation_batches
 from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
+from arc_trm.device import PRECISIONS, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor, Voter, outputs_of_store
 from arc_trm.run import Evaluate
 from arc_trm.sampler import evaluation_rows
-from arc_trm.trainer import PRECISIONS, Trainer, resolve_precision
+from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
 from data_prep.files import InputError, run_program

@@ -5,7 +5,7 @@ halted slot takes the row that it is offered at the next step and starts from th
 what they have and discard the offer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,6 +86,22 @@ def initial_carry(model: RecursiveModel, like: Batch, dtype: torch.dtype) -> Car
     halted = torch.ones(batch, dtype=torch.bool, device=like.inputs.device)
     state = tuple(part.contiguous() for part in model.initial_state(batch, tokens, dtype))
     return Carry(state, torch.zeros_like(halted, dtype=torch.int32), halted, like)
+
+
+def carry_tensors(carry: Carry) -> dict[str, Tensor]:
+    """The tensors of a carry, by name."""
+    named = {f"state{index}": part for index, part in enumerate(carry.state)}
+    return named | {"steps": carry.steps, "halted": carry.halted} | carry.current.columns()
+
+
+def carry_from(named: Mapping[str, Tensor], slots: slice, device: torch.device, dtype: torch.dtype) -> Carry:
+    """The carry of some slots, on `device`, its state in the precision `dtype`."""
+    # Copies, since a slice would keep the whole batch's storage alive.
+    local = {name: tensor[slots].to(device, copy=True) for name, tensor in named.items()}
+    features = sum(name.startswith("state") for name in local)
+    state = tuple(local[f"state{index}"].to(dtype) for index in range(features))
+    current = Batch(local["inputs"], local["labels"], local["puzzle_ids"], local.get("views"))
+    return Carry(state, local["steps"], local["halted"], current)
 
 
 def refill(carry: Carry, offer: Batch, model: RecursiveModel) -> Carry:

@@ -23,6 +23,7 @@ from arc_trm import run
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import RunConfig, check_config
 from arc_trm.datasets import open_training_data
+from arc_trm.device import make_accelerator
 from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
 from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer
@@ -98,8 +99,8 @@ def parse(argv: Sequence[str]) -> Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train, evaluate, export."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
-    accelerator = run.make_accelerator(arguments.log.track, arguments.out)
-    with run.explained_memory(arguments.config, accelerator):
+    accelerator = make_accelerator(arguments.log.track, arguments.out)
+    with run.explained_memory(arguments.config, accelerator.device):
         line = train(arguments, accelerator)
     if accelerator.is_main_process:
         print(line)
@@ -122,9 +123,11 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         data.planned_steps(config),
         compile_model=(lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None,
     )
-    trainer.row_names = data.row_names
+    trainer.names = data.names
+    if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
+        trainer.fit_memory()
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
-    line = run.begin(trainer, start, data.naming, facts["data_digest"], data.facts)
+    line = run.begin(trainer, start, facts["data_digest"], data.facts)
     if accelerator.is_main_process:
         # Launchers have been seen to start one process where two were asked for.
         print(f"{line}: {circumstances(trainer)}", file=sys.stderr)
@@ -132,7 +135,8 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     evaluate = evaluation(data.store, config.log)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
-        reason = run.train(trainer, out, facts, evaluate, log, deadline)
+        with run.explained_memory(config, accelerator.device, lambda: run.last_good(trainer, out)):
+            reason = run.train(trainer, out, facts, evaluate, log, deadline)
     except NonFiniteLoss as error:
         raise InputError(f"{error}; {run.last_good(trainer, out)}; go on with a lower train.lr") from error
     run.export(trainer, out / "export", data.training_tasks, facts)

@@ -2,40 +2,90 @@
 
 `arc_trm/train.py` drives it for training and `submission.solve` for adaptation. What comes out is the same for one
 process and for many: the rows offered, the exploration and the refills depend on (seed, step, global slot) alone, a
-process is a slice of the slots, and the losses are divided by the size of the whole batch.
+process is a slice of the slots, and the losses are divided by the size of the whole batch. The weights are shared over
+all recursions, so their gradients are final only when the backward pass ends: they are summed over the processes then,
+in one piece.
 """
 
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 
-from arc_trm.batches import upload
+from arc_trm.batches import Part, upload
+from arc_trm.checkpoint import RowNames, Tensors, below, load_weights
 from arc_trm.config import RunConfig
-from arc_trm.memory import peak_memory
+from arc_trm.device import peak_memory, resolve_precision
 from arc_trm.model import RecursiveModel
-from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
 from arc_trm.predict import Predictor
-from arc_trm.slots import Part as Part
-from arc_trm.slots import Work as Work
-from arc_trm.slots import exploration, share_out
-from arc_trm.supervision import Carry, initial_carry, supervision_step
-from arc_trm.training_state import load_state, state_of
+from arc_trm.sampler import exploration
+from arc_trm.supervision import Carry, carry_from, carry_tensors, initial_carry, supervision_step
+from data_prep.files import InputError
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
+# Names of the tensors of a training state.
+MODEL, EMA, OPTIMISER, CARRY, ROWS = "model/", "ema/", "optimiser/", "carry/", "puzzles/"
+TABLE, SUMS = "puzzle_table", "metric_sums"
 
 
 class NonFiniteLoss(RuntimeError):
     """The loss or the weights became NaN or infinite; the message says at which step and learning rate."""
+
+
+@dataclass
+class Work:
+    """The slots of one part that this process works through at once, and what they carry."""
+
+    part: Part
+    local: slice  # of the part's slots
+    draws: slice  # of the whole batch's slots: which exploration draws are theirs
+    carry: Carry | None = None
+
+    def halves(self) -> "list[Work]":
+        """The same slots as two pieces of work that carry nothing yet; a single slot stays as it is."""
+        slots = self.local.stop - self.local.start
+        cuts = (0, slots // 2, slots) if slots > 1 else (0, slots)
+        return [
+            Work(self.part, _within(self.local, start, stop), _within(self.draws, start, stop))
+            for start, stop in pairwise(cuts)
+        ]
+
+
+def _within(whole: slice, start: int, stop: int) -> slice:
+    """A part of a slice, counted from its start."""
+    return slice(whole.start + start, whole.start + stop)
+
+
+def share_out(parts: Sequence[Part], accelerator: Accelerator, micro_batches: int) -> list[Work]:
+    """This process's slices of every part, each cut into the micro-batches that are worked through at once.
+
+    Raises InputError where the slots cannot be shared evenly.
+    """
+    processes, rank = accelerator.num_processes, accelerator.process_index
+    work, first = [], 0
+    for part in parts:
+        if part.slots % (processes * micro_batches):
+            raise InputError(
+                f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes "
+                f"× {micro_batches} micro-batches"
+            )
+        size = part.slots // (processes * micro_batches)
+        for index in range(micro_batches):
+            start = (rank * micro_batches + index) * size
+            work.append(Work(part, slice(start, start + size), slice(first + start, first + start + size)))
+        first += part.slots
+    return work
 
 
 class Supervised(NamedTuple):
@@ -45,16 +95,6 @@ class Supervised(NamedTuple):
     puzzle_ids: Tensor  # [b]
     gradient: Tensor  # [b, w] of the embedding rows
     sums: dict[str, Tensor]  # metrics summed over the b rows
-
-
-def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The arithmetic to use; `auto` is bf16 on a GPU that has it, fp16 on an older GPU, fp32 on a CPU."""
-    if name != "auto":
-        return PRECISIONS[name]
-    if device.type != "cuda":
-        return torch.float32
-    # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
-    return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
 
 
 class Trainer:
@@ -75,8 +115,7 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
-        self.naming: PuzzleNaming | None = None  # which puzzle each embedding row belongs to, for checkpoints
-        self.row_names: tuple[str, ...] = ()  # what names the embedding rows in an export; none: it keeps their mean
+        self.names: RowNames | None = None  # what the embedding rows stand for, so that other runs find them again
         self.saved_step: int | None = None  # whose state the newest checkpoint holds
         self.should_stop: Callable[[], bool] = lambda: False  # whether an evaluation is to end early; collective
         device = accelerator.device
@@ -87,9 +126,9 @@ class Trainer:
         precision = resolve_precision(config.train.precision, device)
         self.dtype = weights if weights == torch.float64 else precision
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
-        # The model as it runs: compiled perhaps; and, for training on several processes, data-parallel around that.
-        self.running = compile_model(self.model) if compile_model else self.model
-        self.wrapped = data_parallel(self.running, accelerator)
+        if accelerator.num_processes > 1:
+            broadcast(list(self.model.state_dict().values()))
+        self.running = compile_model(self.model) if compile_model else self.model  # the model as it runs
         self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.work = share_out(self.parts, accelerator, config.train.micro_batches)
@@ -106,13 +145,28 @@ class Trainer:
         early_exit = self.config.log.early_exit
         return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype, early_exit)
 
-    def averaged(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
         """Within this context the model holds the moving average of its weights (where one is kept)."""
-        return _swapped(self.ema) if self.ema is not None else nullcontext()
+        if self.ema is None:
+            yield
+            return
+        self.ema.swap()
+        try:
+            yield
+        finally:
+            self.ema.swap()
 
     def gathered(self, local: Tensor) -> Tensor:
         """The rows of all processes, by rank; collective."""
         return self.accelerator.gather(local) if self.accelerator.num_processes > 1 else local
+
+    def agreed(self, mine: bool) -> bool:
+        """Whether any process says so; all of them learn it in the same step."""
+        if self.accelerator.num_processes == 1:
+            return mine
+        wish = torch.tensor([float(mine)], device=self.accelerator.device)
+        return bool(self.accelerator.reduce(wish, "sum").item() > 0)
 
     def rates(self) -> tuple[float, float]:
         """Learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
@@ -124,58 +178,82 @@ class Trainer:
 
     # --- the step ------------------------------------------------------------------------------------------------
 
-    def train_step(self) -> None:
-        """One optimiser step: a supervision step of every slot, gradients summed over parts and processes.
+    def fit_memory(self) -> None:
+        """Halve the pieces of work until the forward and backward passes of a step fit into every process's memory.
 
-        Where memory runs out in a single process, the step is done again in pieces half as large, and so are those
-        that follow; among several processes the others would wait for ever, so there it raises OutOfMemoryError.
+        For before the first step: one that runs out of memory later has no second try. Moves nothing; collective.
+        Raises OutOfMemoryError where a single slot is too much.
         """
+        while self.agreed(not self._fits()):
+            halves = [half for work in self.work for half in work.halves()]
+            if len(halves) == len(self.work):
+                raise torch.OutOfMemoryError(f"a single example does not fit into {self.accelerator.device}'s memory")
+            self.work = halves
+            if self.accelerator.is_main_process:
+                print(f"note: out of memory, going on with {len(halves)} pieces of work a step", file=sys.stderr)
+
+    def _fits(self) -> bool:
+        try:
+            self.rehearse(self.work, times=2)  # the second beside the carries of the first, as every later step
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    def rehearse(self, work: Sequence[Work], times: int = 1) -> None:
+        """The forward and backward passes of `work`, without moving anything; waits for the device."""
+        minimum = torch.zeros(self.batch_size, dtype=torch.int32, device=self.accelerator.device)
+        carries = [piece.carry for piece in work]
+        try:
+            for _ in range(times):
+                results = [self._supervise(piece, minimum[piece.draws]) for piece in work]
+                for piece, result in zip(work, results, strict=True):
+                    piece.carry = result.carry
+            results[-1].sums["loss"].item()
+        finally:
+            for piece, carry in zip(work, carries, strict=True):
+                piece.carry = carry
+            self.optimiser.zero_grad(set_to_none=True)
+            if self.accelerator.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def train_step(self) -> None:
+        """One optimiser step: a supervision step of every slot, gradients summed over parts and processes."""
         started = time.monotonic()
         rule = self.config.halting
         draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
         minimum = upload(draws, self.accelerator.device)
-        results = self._supervise_within_memory(minimum)
+        results = [self._supervise(work, minimum[work.draws]) for work in self.work]
         self.step += 1
         for work, result in zip(self.work, results, strict=True):
             work.carry = result.carry
             for name, value in result.sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._sum_over_processes()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
         self.metric_steps += 1
         self.seconds += time.monotonic() - started
-
-    def _supervise_within_memory(self, minimum: Tensor) -> list[Supervised]:
-        while True:
-            try:
-                return [self._supervise(work, minimum[work.draws]) for work in self.work]
-            except torch.OutOfMemoryError:
-                if self.accelerator.num_processes > 1 or all(work.slots == 1 for work in self.work):
-                    raise
-            # Here the exception is gone, and with it the frames that held on to tensors. No carry has moved yet.
-            self.optimiser.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            self.work = [half for work in self.work for half in work.halves()]
-            print(f"note: out of memory, going on with {len(self.work)} pieces of work a step", file=sys.stderr)
 
     def _supervise(self, work: Work, minimum: Tensor) -> Supervised:
         """Forward and backward of some slots; gradients of the weights add up in place."""
         offer = work.part.source.offer(self.step, work.local)
         carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
-        # Gradients are averaged over the processes once a step, in the last backward pass.
-        last = work is self.work[-1]
-        with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
-            result = supervision_step(
-                self.wrapped, self.model, self.embedding, carry, offer, self.config.halting, minimum
-            )
-            # Data parallelism averages gradients over the processes: times their number makes it the sum.
-            loss = result.loss * (self.accelerator.num_processes / self.batch_size)
-            self.scaler.scale(loss).backward()
+        result = supervision_step(self.running, self.model, self.embedding, carry, offer, self.config.halting, minimum)
+        self.scaler.scale(result.loss / self.batch_size).backward()  # type: ignore[no-untyped-call]
         rows = result.puzzle_rows
         assert rows.grad is not None
         sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
         # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
         sums = {name: value.double() for name, value in sums.items()}
         return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums)
+
+    def _sum_over_processes(self) -> None:
+        """Add up the weights' gradients of all processes, in one flat buffer."""
+        if self.accelerator.num_processes == 1:
+            return
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "sum")
+        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
 
     def _update(self, puzzle_ids: Tensor, gradients: Tensor) -> None:
         """Move weights, moving average and the embedding rows of the whole batch."""
@@ -234,11 +312,6 @@ class Trainer:
             return [], torch.zeros(0)
         return names, self.accelerator.reduce(torch.stack([self._sums[name] for name in names]), "sum")
 
-    def load_metric_sums(self, names: Sequence[str], sums: Tensor, steps: int) -> None:
-        """Go on with the sums of `steps` steps from a checkpoint; one process takes them, so that they count once."""
-        share = sums.to(self.accelerator.device) * self.accelerator.is_main_process
-        self._sums, self.metric_steps, self.seconds = dict(zip(names, share, strict=True)), steps, 0.0
-
     def check_finite(self) -> None:
         """Raise NonFiniteLoss, in all processes alike, unless losses and weights are finite; waits for the device."""
         tensors = [*self.model.parameters(), self.embedding.table, *(self._sums[name] for name in self._sums)]
@@ -251,23 +324,87 @@ class Trainer:
 
     # --- state ---------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The whole training state as named tensors and JSON facts; collective, the carry is in global slot order."""
-        return state_of(self)
+    def state_dict(self) -> tuple[Tensors, dict[str, Any]]:
+        """The whole training state as tensors (not copied: they move with the next step) and JSON facts; collective.
+
+        Nothing in it knows how many processes or pieces of work there are: the carry is in global slot order.
+        """
+        tensors: Tensors = {MODEL + name: tensor for name, tensor in self.model.state_dict().items()}
+        parameters = dict(self.model.named_parameters())
+        if self.ema is not None:
+            tensors |= {EMA + name: average for name, average in zip(parameters, self.ema.averages, strict=True)}
+        for name, parameter in parameters.items():
+            for key, value in self.optimiser.state.get(parameter, {}).items():
+                tensors[f"{OPTIMISER}{key}/{name}"] = torch.as_tensor(value)
+        tensors |= {TABLE: self.embedding.table, **self._carries()}
+        if self.names is not None:
+            tensors |= {ROWS + name: tensor for name, tensor in self.names.tensors().items()}
+        metrics, tensors[SUMS] = self.metric_sums()
+        return tensors, {
+            "step": self.step,
+            "planned_steps": self.planned_steps,
+            "parts": self._layout(),
+            "puzzle_groups": None if self.names is None else list(self.names.owners),
+            "metrics": metrics,
+            "metric_steps": self.metric_steps,
+            "scaler": self.scaler.state_dict(),
+        }
 
     def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; the number of processes and micro-batches may differ."""
-        load_state(self, tensors, facts)
+        """Restore what `state_dict` gave; processes, pieces of work and precision may differ.
+
+        Where canvas sizes or their slots differ (or the tensors hold no carry), all slots start anew. Raises
+        InputError for a model of other sizes.
+        """
+        load_weights(self.model, below(tensors, MODEL))
+        if self.ema is not None:  # a checkpoint that kept no average starts it at the weights
+            averages = below(tensors, EMA)
+            for (name, parameter), average in zip(self.model.named_parameters(), self.ema.averages, strict=True):
+                average.copy_(averages.get(name, parameter.detach()))
+        self._load_moments(below(tensors, OPTIMISER))
+        self.embedding.table.copy_(tensors[TABLE])
+        self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
+        self.step, self.metric_steps, self.seconds = facts["step"], facts["metric_steps"], 0.0
+        # One process goes on with the sums of all, so that they count once.
+        sums = tensors[SUMS].to(self.accelerator.device) * self.accelerator.is_main_process
+        self._sums = dict(zip(facts["metrics"], sums, strict=True))
+        for work in self.work:
+            named = below(tensors, f"{CARRY}{self.parts.index(work.part)}/") if facts["parts"] == self._layout() else {}
+            work.carry = carry_from(named, work.local, self.accelerator.device, self.dtype) if named else None
+
+    def _load_moments(self, moments: Tensors) -> None:
+        # The optimiser numbers its parameters group by group.
+        number = {p: i for i, p in enumerate(p for group in self.optimiser.param_groups for p in group["params"])}
+        index = {name: number[parameter] for name, parameter in self.model.named_parameters()}
+        state: dict[int, Tensors] = {}
+        for key, value in moments.items():
+            kind, name = key.split("/", 1)
+            # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
+            state.setdefault(index[name], {})[kind] = value.clone()
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+    def _layout(self) -> list[list[int]]:
+        """Slots and tokens of every part: a carry fits only the layout it comes from."""
+        return [[part.slots, part.source.seq_len] for part in self.parts]
+
+    def _carries(self) -> Tensors:
+        """The carry of every part over all processes, by global slot; none before the first step."""
+        gathered: Tensors = {}
+        for number, part in enumerate(self.parts):
+            carries = [work.carry for work in self.work if work.part is part]
+            columns = [carry_tensors(carry) for carry in carries if carry is not None]
+            if len(columns) < len(carries):
+                return {}
+            for name in columns[0]:
+                gathered[f"{CARRY}{number}/{name}"] = self.gathered(torch.cat([column[name] for column in columns]))
+        return gathered
 
 
-def data_parallel(model: nn.Module, accelerator: Accelerator) -> nn.Module:
-    """`model` so wrapped that backward passes average gradients over the processes; itself in a single process."""
-    if accelerator.num_processes == 1:
-        return model
-    wrapped: nn.parallel.DistributedDataParallel = accelerator.prepare_model(model)
-    # The model's buffers are constants; sending them again at every step would only cost time.
-    wrapped.broadcast_buffers = False
-    return wrapped
+def saved_names(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> RowNames | None:
+    """What the embedding rows of a training state stand for; None where there is nothing to tell apart."""
+    owners = facts["puzzle_groups"]
+    return None if owners is None else RowNames.from_tensors(below(tensors, ROWS), owners)
 
 
 def initial_model(config: RunConfig) -> RecursiveModel:
@@ -275,14 +412,3 @@ def initial_model(config: RunConfig) -> RecursiveModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return RecursiveModel(config.model)
-
-
-class _swapped(AbstractContextManager[None]):
-    def __init__(self, ema: Ema) -> None:
-        self.ema = ema
-
-    def __enter__(self) -> None:
-        self.ema.swap()
-
-    def __exit__(self, *_: object) -> None:
-        self.ema.swap()

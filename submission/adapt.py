@@ -5,7 +5,6 @@ New puzzles start from the mean embedding of the export. First the embeddings mo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -17,8 +16,7 @@ from arc_trm.checkpoint import Export
 from arc_trm.compiling import compile_or_explain
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.datasets import arc_data
-from arc_trm.supervision import initial_carry, supervision_step
-from arc_trm.trainer import NonFiniteLoss, Trainer, Work
+from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
 from submission.plan import Unit
@@ -68,46 +66,11 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     if settings.compile:
         compiling = lambda model: compile_or_explain(model, accelerator.device)  # noqa: E731
     trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
-    trainer.row_names = () if settings.forget else data.row_names
+    trainer.names = None if settings.forget else data.names
     run.load_export(trainer, export)
-    if accelerator.device.type == "cuda" and (accelerator.num_processes > 1 or settings.compile):
-        fit_memory(trainer)
+    if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
+        trainer.fit_memory()
     return trainer
-
-
-def fit_memory(trainer: Trainer) -> None:
-    """Cut the work into halves until the forward and backward pass of every piece fit into the memory of every process.
-
-    Among several processes one that ran out of memory in the middle of a step would leave the others waiting; so each
-    tries alone, without moving anything, and then they agree. Raises OutOfMemoryError where a single slot is too much.
-    """
-    while run.agreed(trainer, not all(map(partial(_fits, trainer), trainer.work))):
-        if all(work.slots == 1 for work in trainer.work):
-            raise torch.OutOfMemoryError(f"a single example does not fit into {trainer.accelerator.device}'s memory")
-        trainer.work = [half for work in trainer.work for half in work.halves()]
-
-
-def _fits(trainer: Trainer, work: Work) -> bool:
-    try:
-        tried(trainer, work)
-        return True
-    except torch.OutOfMemoryError:
-        return False
-
-
-def tried(trainer: Trainer, work: Work) -> None:
-    """Forward and backward pass of a piece of work, without moving anything; waits for the device."""
-    offer = work.part.source.offer(0, work.local)
-    minimum = torch.zeros_like(offer.puzzle_ids, dtype=torch.int32)
-    try:
-        carry = initial_carry(trainer.model, offer, trainer.dtype)
-        result = supervision_step(
-            trainer.running, trainer.model, trainer.embedding, carry, offer, trainer.config.halting, minimum
-        )
-        trainer.accelerator.backward(result.loss)
-        result.loss.item()
-    finally:
-        trainer.model.zero_grad(set_to_none=True)
 
 
 def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
@@ -140,7 +103,7 @@ class Adaptation:
             ended = now()
             self.bar.total = trainer.planned_steps
             self.bar.update(1, figures)
-            if run.agreed(trainer, stop() or ended + (ended - started) > began + unit.seconds):
+            if trainer.agreed(stop() or ended + (ended - started) > began + unit.seconds):
                 break
         try:
             self.loss = trainer.read_metrics()["loss"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from arc_trm import run
 from arc_trm.config import RunConfig
 from arc_trm.datasets import arc_data
+from arc_trm.device import make_accelerator
 from arc_trm.presets import PRESETS, override
 from arc_trm.trainer import Trainer
 from arc_trm.vote import score_ranked
@@ -73,12 +74,13 @@ def training_store(augmentations: int = 100) -> ArcStore:
 def train(out: Path, seconds: float) -> Path:
     """Train from scratch for so long; returns the run folder with its export."""
     store = training_store()
-    accelerator = run.make_accelerator("none", out)
+    accelerator = make_accelerator("none", out)
     # bf16 is twice as fast on some CPUs and many times slower on others.
     config = override(CONFIG, {"train": {"precision": try_arithmetic(accelerator.device).precision}})
     data = arc_data(store, config, accelerator.device)
     trainer = Trainer(config, data.parts, accelerator, data.planned_steps(config))
-    run.begin(trainer, run.Start(out), data.naming, "demo")
+    trainer.names = data.names
+    run.begin(trainer, run.Start(out), "demo")
     log = run.MetricLog(accelerator, out, config, 0)
     reason = run.train(trainer, out, data.facts | {"data_digest": "demo"}, None, log, time.monotonic() + seconds)
     run.export(trainer, out / "export", data.training_tasks, data.facts)

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from arc_trm.checkpoint import Export, read_export, read_newest_checkpoint
+from arc_trm.checkpoint import Export, RowNames, read_export, read_newest_checkpoint
 from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
-from arc_trm.training_state import TABLE, saved_naming
+from arc_trm.trainer import TABLE, saved_names
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import IDENTITY, Grid
@@ -75,16 +75,17 @@ def canvas_text(canvas: Tokens, side: int, corner: tuple[int, int]) -> str:
 
 def find_embedding(checkpoint: Path, exported: Export, task: Task) -> tuple[Tensor, str]:
     """The embedding of the unaugmented task and words that say where it is from: the task's own row, or the mean."""
-    names = [name.rpartition("/")[2] for name in exported.puzzle_names or ()]  # ids, or digests of the demonstrations
-    for name in {task.task_id, pairs_digest(task.demonstrations)} & set(names):
-        if exported.puzzle_table is not None:
-            return exported.puzzle_table[names.index(name)], "the task's own"
+    owned = {task.task_id, pairs_digest(task.demonstrations)}  # rows are owned by ids, or by digests of demonstrations
+    tables = [(exported.puzzle_table, RowNames.of_owners(exported.puzzle_names or ()))]
     found = read_newest_checkpoint(checkpoint, lambda line: None)
-    if found is not None and (naming := saved_naming(*found)) is not None:
-        groups = [number for number, name in enumerate(naming.groups) if name.rpartition("/")[2] == task.task_id]
-        plain = (naming.dihedrals == IDENTITY.dihedral) & (naming.permutations == IDENTITY.permutation).all(axis=1)
-        for row in np.flatnonzero(plain & np.isin(naming.puzzle_groups, groups)).tolist():
-            return found[0][TABLE][row], "the task's own"
+    if found is not None and (names := saved_names(*found)) is not None:
+        tables.append((found[0][TABLE], names))
+    for table, names in tables:
+        owners = [number for number, name in enumerate(names.owners) if name.rpartition("/")[2] in owned]
+        plain = (names.dihedrals == IDENTITY.dihedral) & (names.permutations == IDENTITY.permutation).all(axis=1)
+        rows = np.flatnonzero(plain & np.isin(names.groups, owners)).tolist()
+        if table is not None and rows:
+            return table[rows[0]], "the task's own"
     return exported.puzzle_mean, "the mean of all puzzles, as the checkpoint keeps none for this task"
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.compiling import compile_within
+from arc_trm.device import make_accelerator
 from arc_trm.predict import Predictor, Voter
-from arc_trm.run import agreed, make_accelerator, stop_on_signal
+from arc_trm.run import stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput
@@ -28,7 +29,7 @@ from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import Adaptation, agreed_values, make_trainer, step_work, tried
+from submission.adapt import Adaptation, agreed_values, make_trainer, step_work
 from submission.hardware import chosen_precision, table, usable_arithmetic
 from submission.likelihood import Likelihood
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
@@ -80,7 +81,7 @@ class Session:
 
     def decide(self) -> Unit:
         """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
-        if agreed(self.trainer, self.stop()):
+        if self.trainer.agreed(self.stop()):
             return Unit(Kind.END)
         values = agreed_values([float(value) for value in self.schedule.next()], self.accelerator)
         kind, start, stop, steps, planned_steps, trunk = (int(value) for value in (values[0], *values[2:]))
@@ -146,7 +147,7 @@ class Session:
         largest = self.rows_of(0, min(LARGEST_PASS, self.schedule.puzzles))
         predictor = trainer.predictor()
         once = replace(predictor, halting=replace(predictor.halting, max_supervision_steps=2))
-        pieces = [partial(tried, trainer, work) for work in trainer.work]
+        pieces = [partial(trainer.rehearse, [work]) for work in trainer.work]
         pieces += [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
         with self.file.tolerated("compiling, going on without"):
             done = compile_within(pieces, lambda: -math.inf if self.stop() else self.plan.left(end), self.plan.now)
@@ -228,7 +229,7 @@ class Session:
         def over() -> bool:
             nonlocal last
             batch, last = self.plan.now() - last, self.plan.now()
-            return agreed(self.trainer, self.stop() or self.plan.left(end) < batch)
+            return self.trainer.agreed(self.stop() or self.plan.left(end) < batch)
 
         return over
 

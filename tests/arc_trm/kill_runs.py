@@ -20,6 +20,7 @@ import torch
 
 from arc_trm import checkpoint, run
 from arc_trm.config import RunConfig
+from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from tests import kills
 from tests.arc_trm.training import TINY, tiny_trainer, with_settings
@@ -48,7 +49,7 @@ def evaluate(trainer: Trainer) -> dict[str, float]:
 
 def life(out: Path, config: RunConfig) -> None:
     """One life of a run, from wherever the last one was killed."""
-    accelerator = run.make_accelerator("none", out)
+    accelerator = make_accelerator("none", out)
     trainer = tiny_trainer(config, SIDES, accelerator=accelerator)
     run.begin(trainer, run.Start(out, resume=True), None, "data")
     log = run.MetricLog(accelerator, out, config, trainer.step)

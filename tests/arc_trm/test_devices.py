@@ -13,11 +13,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from arc_trm.batches import ArcSource, Source, sources_by_side
+from arc_trm.batches import ArcSource, Part, Source, sources_by_side
 from arc_trm.cells import CellSource
 from arc_trm.presets import PRESETS, override
 from arc_trm.supervision import HALTING_RULES
-from arc_trm.trainer import Part, Trainer
+from arc_trm.trainer import Trainer
 from tests.arc_trm.arc_stores import mixed_store
 from tests.arc_trm.test_cells import maze_store, sudoku_store
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from arc_trm.batches import ArcBatches, Batch
+from arc_trm.batches import ArcBatches, Batch, Part
 from arc_trm.config import LogConfig
 from arc_trm.predict import Answers, MemoryLimit, Predictor, predict
 from arc_trm.sampler import evaluation_rows
 from arc_trm.scoring import PASSES, arc_evaluation
-from arc_trm.trainer import Part, Trainer
+from arc_trm.trainer import Trainer
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import random_task
 from tests.arc_trm.training import TINY, ToySource, identical, lively_model, losses, tiny_trainer, with_settings

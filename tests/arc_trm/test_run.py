@@ -17,11 +17,19 @@ import torch
 from safetensors.torch import save_file
 
 from arc_trm import checkpoint, run
-from arc_trm.batches import Batch
-from arc_trm.checkpoint import STATE, checkpoint_folders, read_export, read_folder, read_newest_checkpoint, write_folder
+from arc_trm.batches import Batch, Part
+from arc_trm.checkpoint import (
+    STATE,
+    RowNames,
+    checkpoint_folders,
+    read_export,
+    read_folder,
+    read_newest_checkpoint,
+    write_folder,
+)
 from arc_trm.config import RunConfig
-from arc_trm.naming import PuzzleNaming
-from arc_trm.trainer import NonFiniteLoss, Part, Trainer
+from arc_trm.device import make_accelerator
+from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.files import InputError
 from tests.arc_trm.kill_runs import remains
 from tests.arc_trm.training import (
@@ -44,10 +52,11 @@ def start(
     out: Path, config: RunConfig = TINY, trainer: Trainer | None = None, **asked: Any
 ) -> tuple[Trainer, run.MetricLog]:
     """A begun run; `asked` are fields of Start, or `naming` and `facts`."""
-    naming, facts = asked.pop("naming", None), asked.pop("facts", FACTS)
-    accelerator = run.make_accelerator(config.log.track, out)
+    names, facts = asked.pop("naming", None), asked.pop("facts", FACTS)
+    accelerator = make_accelerator(config.log.track, out)
     trainer = trainer or tiny_trainer(config, accelerator=accelerator)
-    run.begin(trainer, run.Start(out, **asked), naming, facts["data_digest"], {"recipe": facts["recipe"]})
+    trainer.names = names or trainer.names
+    run.begin(trainer, run.Start(out, **asked), facts["data_digest"], {"recipe": facts["recipe"]})
     return trainer, run.MetricLog(accelerator, out, config, trainer.step)
 
 
@@ -284,11 +293,11 @@ def test_a_report_that_cannot_be_written_ends_the_run_in_one_line(
     lambda: torch.empty(1 << 50), lambda: np.empty(1 << 60, np.uint8), lambda: raise_(torch.OutOfMemoryError("CUDA")),
 ])  # fmt: skip
 def test_running_out_of_memory_says_what_to_lower(tmp_path: Path, fails: Callable[[], object]) -> None:
-    accelerator = run.make_accelerator("none", tmp_path)
+    accelerator = make_accelerator("none", tmp_path)
     said = (
         r"out of memory on cpu: raise train.micro_batches \(now 1\), switch .* on, lower train.batch_size \(now 8\) or"
     )
-    with pytest.raises(InputError, match=said), run.explained_memory(TINY, accelerator):
+    with pytest.raises(InputError, match=said), run.explained_memory(TINY, accelerator.device):
         fails()
 
 
@@ -297,8 +306,8 @@ def raise_(error: Exception) -> None:
 
 
 def test_other_errors_are_not_called_a_lack_of_memory(tmp_path: Path) -> None:
-    accelerator = run.make_accelerator("none", tmp_path)
-    with pytest.raises(RuntimeError, match="shapes"), run.explained_memory(TINY, accelerator):
+    accelerator = make_accelerator("none", tmp_path)
+    with pytest.raises(RuntimeError, match="shapes"), run.explained_memory(TINY, accelerator.device):
         raise RuntimeError("shapes differ")
 
 
@@ -408,16 +417,16 @@ def test_a_model_of_another_size_is_refused_even_when_changes_are_allowed(tmp_pa
         start(tmp_path, config, resume=True, allow_changes=True)
 
 
-def naming(puzzles: list[int]) -> PuzzleNaming:
+def naming(puzzles: list[int]) -> RowNames:
     """Puzzles of one group, told apart by their number as permutation."""
     permutations = np.zeros((len(puzzles), 10), np.uint8)
     permutations[:, 9] = puzzles
-    return PuzzleNaming(("toy/a",), np.zeros(len(puzzles), np.int32), np.zeros(len(puzzles), np.uint8), permutations)
+    return RowNames(("toy/a",), np.zeros(len(puzzles), np.int32), np.zeros(len(puzzles), np.uint8), permutations)
 
 
 def trainer_of(puzzles: int) -> Trainer:
     source = ToySource(5, num_puzzles=puzzles)
-    return Trainer(TINY, [Part(source, 8)], run.make_accelerator("none", Path()), 20, lively_model(TINY))
+    return Trainer(TINY, [Part(source, 8)], make_accelerator("none", Path()), 20, lively_model(TINY))
 
 
 def test_other_data_are_refused_unless_allowed_and_then_keep_known_rows(
@@ -470,17 +479,18 @@ def test_a_run_starts_from_an_export(tmp_path: Path) -> None:
 
 
 def test_named_rows_come_along_with_an_export_and_unknown_ones_start_from_the_mean(tmp_path: Path) -> None:
-    first = tiny_trainer()
-    first.row_names = tuple("abcdefghijk")
+    config = with_settings(TINY, model={"embedding_rows": "task", "prefix": 14})
+    first = tiny_trainer(config)
+    first.names = RowNames.of_owners("abcdefghijk")
     go(tmp_path / "first", trainer=first)
-    second = tiny_trainer()
-    second.row_names = tuple("xkwbyzvutsr")
+    second = tiny_trainer(config)
+    second.names = RowNames.of_owners("xkwbyzvutsr")
     start(tmp_path / "second", trainer=second, init_from=tmp_path / "first")
     mean, table = first.embedding.table.mean(0), second.embedding.table
-    for number, name in enumerate(second.row_names):
+    for number, name in enumerate(second.names.owners):
         row = first.embedding.table["abcdefghijk".index(name)].half().float() if name in "kb" else mean
         assert torch.equal(table[number], row)
-    third = tiny_trainer()  # knows no names: all rows start from the mean
+    third = tiny_trainer(config)  # knows no names: all rows start from the mean
     start(tmp_path / "third", trainer=third, init_from=tmp_path / "first")
     assert torch.equal(third.embedding.table, mean.expand(PUZZLES, -1))
 
@@ -512,7 +522,7 @@ def test_a_resumed_run_does_not_start_from_its_export_again(tmp_path: Path) -> N
 
 
 def test_reports_of_steps_that_are_done_again_are_dropped(tmp_path: Path) -> None:
-    accelerator = run.make_accelerator("none", tmp_path)
+    accelerator = make_accelerator("none", tmp_path)
     log = run.MetricLog(accelerator, tmp_path, TINY, 0)
     for step in (2, 4, 6):
         log.add({"train/loss": step / 7}, step)
@@ -552,7 +562,7 @@ def test_a_tracker_that_is_not_installed_is_done_without(tmp_path: Path, capsys:
 
 def test_a_tracker_that_nobody_knows_is_refused_with_the_names_of_those_one_may_use(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"log\.track: found 'wanbd', expected none or one of .*tensorboard.*wandb"):
-        run.make_accelerator("wanbd", tmp_path)
+        make_accelerator("wanbd", tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells what is mapped on Linux alone")

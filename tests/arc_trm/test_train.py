@@ -19,7 +19,7 @@ from arc_trm import train
 from arc_trm.checkpoint import checkpoint_folders, read_export, read_newest_checkpoint
 from arc_trm.config import RANGES, RunConfig, check_config
 from arc_trm.presets import DATA, PRESETS, VARIANTS
-from arc_trm.tracking import flat
+from arc_trm.run import flat
 from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import puzzle_names, random_task

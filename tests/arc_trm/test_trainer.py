@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.batches import Batch
+from arc_trm.batches import Batch, Part
 from arc_trm.config import RunConfig
-from arc_trm.slots import exploration
-from arc_trm.trainer import NonFiniteLoss, Part, Trainer, initial_model
+from arc_trm.sampler import exploration
+from arc_trm.trainer import NonFiniteLoss, Trainer, initial_model
 from data_prep.files import InputError
 from tests.arc_trm.golden_losses import FILE, RUNS, TOLERANCES, curve
 from tests.arc_trm.training import (
@@ -125,35 +125,50 @@ def test_slots_that_cannot_be_shared_are_refused() -> None:
 
 @dataclass(frozen=True)
 class Narrow(ToySource):
-    """A source that memory allows at most two slots of at once, once the third step has come."""
+    """A source that memory allows at most `most` slots of at once, from step `since` on."""
+
+    most: int = 2
+    since: int = 0
 
     def offer(self, step: int, slots: slice) -> Batch:
-        if step >= 2 and slots.stop - slots.start > 2:
+        if step >= self.since and slots.stop - slots.start > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super().offer(step, slots)
 
 
-def test_a_step_without_memory_is_done_again_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
-    def trainer(small: ToySource, large: ToySource) -> Trainer:
-        return Trainer(TINY, [Part(small, 2), Part(large, 6)], Accelerator(cpu=True), 20, lively_model(TINY).double())
+def two_sources(large: ToySource) -> Trainer:
+    parts = [Part(ToySource(5, 3), 2), Part(large, 6)]
+    return Trainer(TINY, parts, Accelerator(cpu=True), 20, lively_model(TINY).double())
 
-    plain, narrow = trainer(ToySource(5, 3), ToySource(5, 5)), trainer(ToySource(5, 3), Narrow(5, 5))
+
+def test_work_is_halved_before_the_first_step_until_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, narrow = two_sources(ToySource(5, 5)), two_sources(Narrow(5, 5))
+    before = snapshot(narrow)
+    plain.fit_memory()
+    narrow.fit_memory()
+    assert [work.local for work in plain.work] == [slice(0, 2), slice(0, 6)]
+    assert [work.local for work in narrow.work if work.part.slots == 6] == [
+        slice(0, 1), slice(1, 3), slice(3, 4), slice(4, 6)
+    ]  # fmt: skip
+    assert not differing(snapshot(narrow), before)
+    assert all(p.grad is None for p in narrow.model.parameters())
     assert losses(narrow, 20) == pytest.approx(losses(plain, 20), rel=1e-12)
     assert_close(narrow, plain)
     notes = capsys.readouterr().err.splitlines()
     assert notes == [f"note: out of memory, going on with {pieces} pieces of work a step" for pieces in (4, 6)]
 
 
-@dataclass(frozen=True)
-class Impossible(ToySource):
-    def offer(self, step: int, slots: slice) -> Batch:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+def test_memory_that_runs_out_later_ends_the_training() -> None:
+    trainer = two_sources(Narrow(5, 5, since=3))
+    trainer.fit_memory()
+    with pytest.raises(torch.OutOfMemoryError):
+        losses(trainer, 4)
+    assert trainer.step == 3
 
 
 def test_memory_for_not_even_one_slot_is_an_error() -> None:
-    trainer = Trainer(TINY, [Part(Impossible(5), 8)], Accelerator(cpu=True), 20)
-    with pytest.raises(torch.OutOfMemoryError):
-        trainer.train_step()
+    with pytest.raises(torch.OutOfMemoryError, match="a single example does not fit into cpu's memory"):
+        two_sources(Narrow(5, 5, most=0)).fit_memory()
 
 
 # State --------------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from arc_trm.batches import Batch
+from arc_trm.batches import Batch, Part
 from arc_trm.config import HaltingConfig, LogConfig, ModelConfig, RunConfig, TrainConfig
 from arc_trm.model import RecursiveModel
-from arc_trm.trainer import Part, Trainer, initial_model
+from arc_trm.trainer import Trainer, initial_model
 
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 

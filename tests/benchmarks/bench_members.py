@@ -14,10 +14,9 @@ import torch
 
 from arc_trm.compiling import compile_or_explain, missing_toolchain
 from arc_trm.config import ModelConfig
+from arc_trm.device import PRECISIONS, peak_memory
 from arc_trm.layers import swiglu_width
-from arc_trm.memory import peak_memory
 from arc_trm.presets import PRESETS, Overrides, override
-from arc_trm.trainer import PRECISIONS
 from tests.benchmarks.bench_training import GPU, PUBLISHED_BATCH, accelerator, rate, trainer_of, with_batch
 from tests.benchmarks.table import Row
 

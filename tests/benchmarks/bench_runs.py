@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from arc_trm.batches import ArcBatches, ArcSource
+from arc_trm.batches import ArcBatches, ArcSource, Part
 from arc_trm.checkpoint import STATE, read_folder, write_folder
 from arc_trm.predict import predict
 from arc_trm.presets import PRESETS, override
 from arc_trm.sampler import evaluation_rows
-from arc_trm.trainer import Part, Trainer
+from arc_trm.trainer import Trainer
 from tests.benchmarks.bench_batches import arc1_store
 from tests.benchmarks.bench_training import GPU, FixedSource, accelerator, trainer_of, with_batch
 from tests.benchmarks.table import Row, median_seconds

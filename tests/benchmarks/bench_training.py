@@ -14,12 +14,12 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from arc_trm.batches import ArcSource, Batch, sources_by_side
+from arc_trm.batches import ArcSource, Batch, Part, sources_by_side
 from arc_trm.compiling import compile_or_explain, missing_toolchain
 from arc_trm.config import RunConfig
+from arc_trm.device import make_accelerator
 from arc_trm.presets import PRESETS
-from arc_trm.tracking import make_accelerator
-from arc_trm.trainer import Part, Trainer
+from arc_trm.trainer import Trainer
 from tests.benchmarks.bench_batches import arc1_store
 from tests.benchmarks.table import Row, median_seconds
 

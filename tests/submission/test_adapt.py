@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from arc_trm import trainer as trainer_module
 from arc_trm.checkpoint import read_export
-from arc_trm.run import make_accelerator
+from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep.store import TaskEntry, build_store
-from submission import adapt
-from submission.adapt import fit_memory, make_trainer, run_config, shared_size, step_work
+from submission.adapt import make_trainer, run_config, shared_size, step_work
 from submission.settings import Settings
 from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
@@ -22,41 +20,6 @@ def trainer(tmp_path: Path) -> Trainer:
     store = build_store([TaskEntry.demonstrations_only(task) for task in tiny_tasks()], 5, 0)
     export = read_export(make_export(tmp_path))
     return make_trainer(Settings(batch_size=12, precision="fp32"), export, store, make_accelerator("none", tmp_path))
-
-
-def limit_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A device that has room for so many rows."""
-    real = adapt.supervision_step
-
-    def step(*arguments):  # type: ignore[no-untyped-def]
-        if len(arguments[4].inputs) > most:
-            raise torch.OutOfMemoryError("too many rows")
-        return real(*arguments)
-
-    for module in (adapt, trainer_module):
-        monkeypatch.setattr(module, "supervision_step", step)
-
-
-def test_work_is_halved_until_it_fits(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_memory(monkeypatch, most=5)
-    before = [p.clone() for p in trainer.model.parameters()]
-    fit_memory(trainer)
-    assert [work.slots for work in trainer.work] == [3] * 4
-    assert [work.local for work in trainer.work] == [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 12)]
-    assert all(torch.equal(p, old) for p, old in zip(trainer.model.parameters(), before, strict=True))
-    assert all(p.grad is None for p in trainer.model.parameters())
-    trainer.train_step()
-
-
-def test_what_fits_is_left_alone(trainer: Trainer) -> None:
-    fit_memory(trainer)
-    assert [work.slots for work in trainer.work] == [12]
-
-
-def test_a_single_row_too_many_is_said(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_memory(monkeypatch, most=0)
-    with pytest.raises(torch.OutOfMemoryError, match="a single example does not fit"):
-        fit_memory(trainer)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from arc_trm.batches import Batch
-from arc_trm.checkpoint import Export, write_checkpoint, write_export
+from arc_trm.checkpoint import Export, RowNames, write_checkpoint, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import RecursiveModel
-from arc_trm.naming import PuzzleNaming
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor
-from arc_trm.training_state import NAMING, TABLE
+from arc_trm.trainer import ROWS, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store
@@ -86,9 +85,9 @@ def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
     other = replace(TASK, task_id="other")
     store = build_store([TaskEntry.demonstrations_only(one) for one in (other, TASK)], 2, 0)
     table = torch.randn(len(store.puzzle_groups), CONFIG.puzzle_width)
-    naming = PuzzleNaming.of(store)
-    tensors = {TABLE: table} | {NAMING + name: tensor for name, tensor in naming.tensors().items()}
-    write_checkpoint(tmp_path, 1, tensors, {"puzzle_groups": list(naming.groups)}, keep=1)
+    naming = RowNames.of_puzzles(store)
+    tensors = {TABLE: table} | {ROWS + name: tensor for name, tensor in naming.tensors().items()}
+    write_checkpoint(tmp_path, 1, tensors, {"puzzle_groups": list(naming.owners)}, keep=1)
     row, source = find_embedding(tmp_path, exported(), TASK)
     assert torch.equal(row, table[store.group_puzzles[1]])
     assert source == "the task's own"

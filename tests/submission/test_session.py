@@ -13,8 +13,8 @@ from torch import Tensor
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import read_export
+from arc_trm.device import make_accelerator
 from arc_trm.predict import Answers, Predictor
-from arc_trm.run import make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import progress
 from data_prep import store as store_module

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from arc_trm.memory import peak_memory
+from arc_trm.device import peak_memory
 
 # Fills and frees 64 MB twice; prints how many new pages the second time took.
 PROGRAM = """
 import resource, sys
-from arc_trm.memory import keep_freed_memory
+from arc_trm.device import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def fill():
