@@ -1,7 +1,8 @@
 """Typed configuration: what a model is, how it is trained, on which data."""
 
 import math
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from data_prep.files import InputError
@@ -16,27 +17,37 @@ Optimiser = Literal["adam_atan2", "adamw", "muon"]
 CanvasSchedule = Literal["full", "sizes"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Config = TypeVar("Config")
+Number = TypeVar("Number", int, float)
+INFINITY = float("inf")
 # One position for the dihedral element, one for each of the ten colours.
 VIEW_POSITIONS = 11
+# Settings by an earlier name, and those that are gone with the only value that can still be read (None: any).
+RENAMED = {"graded_updates": "gradient_updates"}
+GONE = {"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95}
+
+
+def within(default: Number, least: float, most: float = INFINITY) -> Number:
+    """A field for a number that must be at least `least` and at most `most`."""
+    return field(default=default, metadata={"range": (least, most)})
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """One member of the model family; the defaults are TRM with attention on the ARC canvas, as the paper has it."""
 
-    vocab_size: int = 12
+    vocab_size: int = within(12, 1)
     """Number of tokens."""
-    seq_len: int = 900
+    seq_len: int = within(900, 1)
     """Tokens of the full canvas."""
-    hidden: int = 512
+    hidden: int = within(512, 1)
     """Numbers per position (d)."""
-    heads: int = 8
+    heads: int = within(8, 1)
     """Attention heads."""
-    layers: int = 2
+    layers: int = within(2, 1)
     """Blocks in the network that updates z (or everything)."""
-    answer_layers: int = 0
+    answer_layers: int = within(0, 0)
     """Blocks in a second network that updates y; 0: the same network does both."""
-    expansion: float = 4.0
+    expansion: float = within(4.0, 1)
     """Feed-forward expansion of SwiGLU."""
     mixer: Mixer = "attention"
     """How positions exchange information: self-attention, or an MLP over tokens (fixed length)."""
@@ -44,17 +55,17 @@ class ModelConfig:
     """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
-    latent_steps: int = 6
+    latent_steps: int = within(6, 1)
     """Updates of z in a latent recursion (n)."""
-    latents: int = 0
+    latents: int = within(0, 0)
     """Latents of the multi-scale member, at least n; 0: n of them (the published code always has six)."""
-    deep_steps: int = 3
+    deep_steps: int = within(3, 1)
     """Latent recursions in a deep recursion, gradient in the last (T)."""
-    graded_updates: int = 0
+    gradient_updates: int = within(0, 0)
     """Last updates of the last latent recursion that carry gradient; 0: all. 2 is HRM's 1-step gradient."""
-    prefix: int = 16
+    prefix: int = within(16, 1)
     """Positions in front of the canvas that hold the puzzle embedding."""
-    puzzle_width: int = 512
+    puzzle_width: int = within(512, 0)
     """Numbers in a puzzle embedding; they fill the first positions of the prefix."""
     embedding_rows: EmbeddingRows = "puzzle"
     """What owns a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
@@ -95,15 +106,15 @@ class HaltingConfig:
 
     rule: HaltingRule = "correctness"
     """Halt when the answer is likelier right than not, when stopping beats going on (Q-learning), or never early."""
-    max_supervision_steps: int = 16
+    max_supervision_steps: int = within(16, 1)
     """Supervision steps at most (N_sup); an evaluation takes all of them, but for `log.early_exit`."""
-    exploration: float = 0.1
+    exploration: float = within(0.1, 0, 1)
     """Probability that a training step demands a random minimum of 2..N_sup steps before halting counts."""
     continue_loss: bool = False
     """Also learn the value of going on, which takes a second forward pass (HRM's adaptive computation time)."""
     token_loss: TokenLoss = "stablemax"
     """Cross-entropy over tokens: stable-max or soft-max."""
-    loss_weight: float = 0.5
+    loss_weight: float = within(0.5, 0)
     """Weight of each halting loss beside the token loss (published code 0.5; the TRM paper's pseudocode 1)."""
 
 
@@ -111,46 +122,36 @@ class HaltingConfig:
 class TrainConfig:
     """The optimisation: rates, sizes, durations."""
 
-    batch_size: int = 768
+    batch_size: int = within(768, 1)
     """Batch slots over all processes."""
-    epochs: int = 100_000
+    epochs: int = within(100_000, 1)
     """Passes over the groups (one augmentation of every task each); used when `steps` is 0."""
-    steps: int = 0
+    steps: int = within(0, 0)
     """Optimiser steps in all; 0: as many as `epochs` take."""
     optimiser: Optimiser = "adam_atan2"
     """Adam-atan2 (published code), AdamW (the paper's text), or Muon for the matrices (Adam-atan2 for the rest)."""
-    lr: float = 1e-4
+    lr: float = within(1e-4, 0)
     """Learning rate of the trunk."""
-    weight_decay: float = 0.1
+    weight_decay: float = within(0.1, 0)
     """Decoupled weight decay of the trunk."""
-    beta1: float = 0.9
-    """Decay of Adam's first moment."""
-    beta2: float = 0.95
-    """Decay of Adam's second moment."""
-    puzzle_lr: float = 1e-2
+    puzzle_lr: float = within(1e-2, 0)
     """Learning rate of the puzzle embedding (sign-SGD)."""
-    puzzle_weight_decay: float = 0.1
+    puzzle_weight_decay: float = within(0.1, 0)
     """Decoupled weight decay of the puzzle embedding."""
-    warmup_steps: int = 2000
-    """Steps of linear warm-up."""
-    warmup_share: float = 0.1
-    """The warm-up takes at most this share of all steps."""
-    lr_min_ratio: float = 1.0
+    warmup_steps: int = within(2000, 0)
+    """Steps of linear warm-up, at most a tenth of all."""
+    lr_min_ratio: float = within(1.0, 0)
     """Final rate over base rate of the cosine after the warm-up; 1: constant."""
-    ema: float = 0.999
-    """Decay of the weights' moving average, which evaluation and export use; 0: none."""
-    ema_warmup: bool = True
-    """Let the decay grow as (1 + t) / (10 + t) first, so that short runs average too (published code: no)."""
+    ema: float = within(0.999, 0, 1)
+    """Decay of the weights' moving average, which evaluation and export use, at most (1 + t) / (10 + t); 0: none."""
     augment: bool = True
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
-    colours_from: int = 0
+    colours_from: int = within(0, 0)
     """Step from which colour permutations are drawn too, dihedral elements alone before; for rows owned by tasks."""
-    micro_batches: int = 1
+    micro_batches: int = within(1, 1)
     """Parts that a process's batch slots are worked through in; gradients add up (less memory, same result)."""
     canvas: CanvasSchedule = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
-    share_multiple: int = 4
-    """Every canvas size gets a multiple of this many slots, so that up to as many processes share them evenly."""
     precision: Precision = "auto"
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     compile: bool = False
@@ -161,17 +162,17 @@ class TrainConfig:
 class LogConfig:
     """What a run reports and keeps, in optimiser steps."""
 
-    every: int = 10
+    every: int = within(10, 1)
     """Read metrics from the device and log them."""
-    evaluate_every: int = 0
+    evaluate_every: int = within(0, 0)
     """Evaluate with the competition's score; 0: only at the end."""
-    checkpoint_every: int = 1000
+    checkpoint_every: int = within(1000, 1)
     """Write a checkpoint; the last step is always written."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = within(2, 1)
     """Checkpoints kept; older ones are deleted."""
-    evaluation_augmentations: int = 1000
+    evaluation_augmentations: int = within(1000, 1)
     """Puzzles per task that vote in an evaluation, the identity included."""
-    evaluation_batch: int = 768
+    evaluation_batch: int = within(768, 1)
     """Batch rows of an evaluation over all processes."""
     early_exit: bool = False
     """In an evaluation, take a row's answer when it wants to halt, and give its place to others."""
@@ -191,49 +192,23 @@ class RunConfig:
     """The optimisation."""
     log: LogConfig = field(default_factory=LogConfig)
     """Reports, evaluations, checkpoints."""
-    seed: int = 0
+    seed: int = within(0, 0, 2**64 - 1)
     """Seed of the initial weights, the sampler and the exploration."""
 
 
-INFINITY = float("inf")
-# What a number may be at least and at most; settings that are not listed may be any value of their type.
-RANGES: dict[str, tuple[float, float]] = {
-    **{
-        f"model.{name}": (1, INFINITY)
-        for name in (
-            "vocab_size", "seq_len", "hidden", "heads", "layers", "expansion", "latent_steps", "deep_steps", "prefix"
-        )
-    },
-    **{f"model.{name}": (0, INFINITY) for name in ("answer_layers", "latents", "graded_updates", "puzzle_width")},
-    "halting.max_supervision_steps": (1, INFINITY),
-    "halting.exploration": (0, 1),
-    "halting.loss_weight": (0, INFINITY),
-    **{f"train.{name}": (1, INFINITY) for name in ("batch_size", "epochs", "micro_batches", "share_multiple")},
-    **{
-        f"train.{name}": (0, INFINITY)
-        for name in (
-            "steps", "lr", "weight_decay", "puzzle_lr", "puzzle_weight_decay", "warmup_steps", "lr_min_ratio",
-            "colours_from",
-        )
-    },
-    **{f"train.{name}": (0, 1) for name in ("beta1", "beta2", "warmup_share", "ema")},
-    **{
-        f"log.{name}": (1, INFINITY)
-        for name in (
-            "every", "checkpoint_every", "keep_checkpoints", "evaluation_augmentations", "evaluation_batch"
-        )
-    },
-    "log.evaluate_every": (0, INFINITY),
-    "seed": (0, 2**64 - 1),
-}  # fmt: skip
+def ranges(config: Any, prefix: str = "") -> Iterator[tuple[str, float, float, float]]:
+    """Dotted name, value, least and most of every number among the settings."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if is_dataclass(value):
+            yield from ranges(value, f"{prefix}{each.name}.")
+        elif "range" in each.metadata:
+            yield f"{prefix}{each.name}", value, *each.metadata["range"]
 
 
 def check_config(config: RunConfig) -> None:
-    """Raise InputError naming the first setting that is out of its range."""
-    for name, (least, most) in RANGES.items():
-        value: Any = config
-        for part in name.split("."):
-            value = getattr(value, part)
+    """Raise InputError naming the first setting that is out of its range or does not go with another."""
+    for name, value, least, most in ranges(config):
         if not least <= value <= most:
             limits = f"at least {least}" if most == INFINITY else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
@@ -254,10 +229,18 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[Config], values: Any, where: str) -> Config:
-    """The configuration that `to_json` wrote; raises InputError naming a field that is unknown or of a wrong type."""
+    """The configuration that `to_json` wrote, or an earlier version.
+
+    Raises InputError naming a field that is unknown, of a wrong type, or gone with a value that no longer can be.
+    """
     if not isinstance(values, dict):
         raise InputError(f"{where}: expected an object of settings, found {type(values).__name__}")
     known = get_type_hints(kind)
+    values = {RENAMED.get(name, name): value for name, value in values.items()}
+    for name in [name for name in GONE if name in values]:
+        value, left = values.pop(name), GONE[name]
+        if left is not None and value != left:
+            raise InputError(f"{where}.{name}: found {value!r}; this setting is gone, and only {left!r} can be read")
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise InputError(f"{where}: unknown setting {unknown[0]!r}, expected some of {', '.join(sorted(known))}")

@@ -1,11 +1,13 @@
 """A built dataset as the trainer needs it: sources for the batch slots, the length of an epoch, what to remember."""
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
 from arc_trm.batches import ArcSource, Part, sources_by_side
 from arc_trm.cells import CellSource
@@ -14,6 +16,9 @@ from arc_trm.config import RunConfig
 from data_prep.boards import BoardStore
 from data_prep.files import InputError
 from data_prep.store import ArcStore, open_store
+
+# Every canvas size gets a multiple of this many slots: up to four processes share them evenly and train alike.
+SHARED_BY = 4
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,17 @@ class TrainingData:
         return config.train.steps or max(1, config.train.epochs * self.examples_per_epoch // config.train.batch_size)
 
 
-def open_training_data(folder: Path, config: RunConfig, device: torch.device) -> TrainingData:
+def open_training_data(folder: Path, config: RunConfig, accelerator: Accelerator) -> TrainingData:
     """Open the dataset in `folder`; raises InputError when it is none, or is not what `config` is for."""
-    store = open_store(folder)
-    return arc_data(store, config, device) if isinstance(store, ArcStore) else cell_data(store, config, device)
+    store, device = open_store(folder), accelerator.device
+    multiple = math.lcm(SHARED_BY, accelerator.num_processes)
+    return (
+        arc_data(store, config, device, multiple) if isinstance(store, ArcStore) else cell_data(store, config, device)
+    )
 
 
-def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> TrainingData:
-    """An ARC dataset on the full canvas, or on one window size per part."""
+def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple: int = SHARED_BY) -> TrainingData:
+    """An ARC dataset on the full canvas, or on windows: a part for each size, with a `multiple` of slots."""
     train = config.train
     if train.canvas != "full" and config.model.mixer != "attention":
         raise InputError(
@@ -52,7 +60,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device) -> Traini
         )
     task_rows = config.model.embedding_rows == "task"
     make = partial(
-        ArcSource if train.canvas == "full" else partial(sources_by_side, multiple=train.share_multiple),
+        ArcSource if train.canvas == "full" else partial(sources_by_side, multiple=multiple),
         seed=config.seed,
         batch_size=train.batch_size,
         device=device,

@@ -5,7 +5,7 @@ x is the embedded question, y the embedded answer, z the latent; `latent_recursi
 y once, `deep_recursion` repeats that and keeps a gradient only in its last pass, the heads read the answer off y.
 
 A member of the family differs in three places: what one latent recursion does (`LATENT_RECURSIONS`), how many networks
-there are (`ModelConfig.answer_layers`), and how far the gradient reaches (`ModelConfig.graded_updates`).
+there are (`ModelConfig.answer_layers`), and how far the gradient reaches (`ModelConfig.gradient_updates`).
 
 Shapes: b batch rows, l canvas tokens, p embedding positions in front of them, d hidden size, v vocabulary.
 """
@@ -161,8 +161,8 @@ class RecursiveModel(nn.Module):
         return net(h, rotary)
 
     def graded(self, index: int, updates: int) -> AbstractContextManager[None]:
-        """Gradient for update `index` of a latent recursion of `updates`, if it is among the last `graded_updates`."""
-        last = self.config.graded_updates or updates
+        """Gradient for update `index` of the `updates` in a latent recursion, if among the last `gradient_updates`."""
+        last = self.config.gradient_updates or updates
         return torch.set_grad_enabled(torch.is_grad_enabled() and index >= updates - last)
 
 

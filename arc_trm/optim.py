@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from arc_trm.config import TrainConfig
 
+# Decays of the first and second moment, or of Muon's momentum.
+BETAS = (0.9, 0.95)
 # Coefficients of the quintic iteration that drives singular values towards 1 (Jordan et al. 2024, "Muon").
 NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS = (3.4445, -4.7750, 2.0315), 5
 # How many matrices of their own a layer's weight stacks: queries, keys, values; gate and up.
@@ -34,7 +36,7 @@ class AdamAtan2(torch.optim.Optimizer):
         self,
         parameters: Iterable[Tensor],
         lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.95),
+        betas: tuple[float, float] = BETAS,
         weight_decay: float = 0.1,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
@@ -128,13 +130,11 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 # What makes an optimiser of a model.
 OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
-    "adam_atan2": lambda model, train: AdamAtan2(
-        model.parameters(), train.lr, (train.beta1, train.beta2), train.weight_decay
-    ),
+    "adam_atan2": lambda model, train: AdamAtan2(model.parameters(), train.lr, BETAS, train.weight_decay),
     "adamw": lambda model, train: torch.optim.AdamW(
-        model.parameters(), train.lr, (train.beta1, train.beta2), weight_decay=train.weight_decay
+        model.parameters(), train.lr, BETAS, weight_decay=train.weight_decay
     ),
-    "muon": lambda model, train: Muon(model, train.lr, (train.beta1, train.beta2), train.weight_decay),
+    "muon": lambda model, train: Muon(model, train.lr, BETAS, train.weight_decay),
 }
 
 

@@ -96,7 +96,7 @@ VARIANTS: dict[str, Overrides] = {
             "answer_layers": 4,
             "latent_steps": 2,
             "deep_steps": 2,
-            "graded_updates": 2,
+            "gradient_updates": 2,
             "prefix": 1,
         },
         "halting": {"rule": "q_learning", "continue_loss": True},
@@ -120,9 +120,9 @@ VARIANTS: dict[str, Overrides] = {
     "noema": {"train": {"ema": 0.0}},
     "4layers": {"model": {"layers": 4, "latent_steps": 3}},
     "t2n2": {"model": {"deep_steps": 2, "latent_steps": 2}},
-    "1step": {"model": {"graded_updates": 2}},
+    "1step": {"model": {"gradient_updates": 2}},
     # Ideas that failed.
-    "lastk": {"model": {"graded_updates": 4}},
+    "lastk": {"model": {"gradient_updates": 4}},
     "noact": {"halting": {"rule": "never"}},
     "tied": {"model": {"tied_embedding": True}},
     # The paper's text where its published code differs.

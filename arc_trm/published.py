@@ -176,7 +176,7 @@ def _deduce(tensors: Mapping[str, Tensor], where: str) -> Deduced:
         "latents": latents,
         "latent_steps": 2 if hrm else 6 if vocabulary == SUDOKU_VOCABULARY else 4,
         "deep_steps": 1 if direct else 2 if hrm else 3,
-        "graded_updates": 2 if hrm else 0,
+        "gradient_updates": 2 if hrm else 0,
         "puzzle_width": width,
         "tied_embedding": torch.equal(tensors["embed_tokens.embedding_weight"], tensors["lm_head.weight"]),
     }

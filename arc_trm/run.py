@@ -38,7 +38,7 @@ from data_prep.progress import Progress
 Evaluate = Callable[[Trainer], dict[str, float]]
 EVALUATION = "evaluation/"
 # Settings of a model that its weights do not depend on.
-FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "graded_updates"}
+FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates"}
 # Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
 FREE_SETTINGS = ("log.", "train.micro_batches", "model.activation_checkpointing")
 SHOWN = 60  # characters of a value in a line about a difference

@@ -73,7 +73,7 @@ class Outcome:
 def step_seconds(config: RunConfig, data: Path, out: Path, enough: float = math.inf) -> float:
     """Seconds of a warm training step, the best of three; of fewer where one takes more than three times `enough`."""
     accelerator = make_accelerator("none", out)
-    opened = open_training_data(data, config, accelerator.device)
+    opened = open_training_data(data, config, accelerator)
     trainer = Trainer(config, opened.parts, accelerator, opened.planned_steps(config))
     trainer.train_step()
     trainer.read_metrics()

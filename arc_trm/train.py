@@ -114,7 +114,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         raise InputError(f"--minutes: found {arguments.minutes}, expected at least 0")
     if out.resolve() == arguments.data.resolve():
         raise InputError(f"--out {out}: is the dataset of --data too, expected another folder")
-    data = open_training_data(arguments.data, config, accelerator.device)
+    data = open_training_data(arguments.data, config, accelerator)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
     trainer = Trainer(
         config,

@@ -2,9 +2,8 @@
 
 `arc_trm/train.py` drives it for training and `submission.solve` for adaptation. What comes out is the same for one
 process and for many: the rows offered, the exploration and the refills depend on (seed, step, global slot) alone, a
-process is a slice of the slots, and the losses are divided by the size of the whole batch. The weights are shared over
-all recursions, so their gradients are final only when the backward pass ends: they are summed over the processes then,
-in one piece.
+process is a slice of the slots, all of the same size, whose gradients are averaged. The weights are shared over all
+recursions, so their gradients are final only when the backward pass ends: they are averaged then, in one piece.
 """
 
 import math
@@ -32,6 +31,8 @@ from arc_trm.sampler import exploration
 from arc_trm.supervision import Carry, carry_from, carry_tensors, initial_carry, supervision_step
 from data_prep.files import InputError
 
+# The warm-up takes at most this share of all steps, for short runs.
+WARMUP_SHARE = 0.1
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
 # Names of the tensors of a training state.
@@ -171,7 +172,7 @@ class Trainer:
     def rates(self) -> tuple[float, float]:
         """Learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
         train = self.config.train
-        warmup = min(train.warmup_steps, int(train.warmup_share * self.planned_steps))
+        warmup = min(train.warmup_steps, int(WARMUP_SHARE * self.planned_steps))
         schedule = (warmup, self.planned_steps, train.lr_min_ratio)
         trunk_rate = self.trunk_factor * learning_rate(self.step, train.lr, *schedule)
         return trunk_rate, learning_rate(self.step, train.puzzle_lr, *schedule)
@@ -228,7 +229,7 @@ class Trainer:
             work.carry = result.carry
             for name, value in result.sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._sum_over_processes()
+        self._average_gradients()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
         self.metric_steps += 1
         self.seconds += time.monotonic() - started
@@ -238,7 +239,8 @@ class Trainer:
         offer = work.part.source.offer(self.step, work.local)
         carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
         result = supervision_step(self.running, self.model, self.embedding, carry, offer, self.config.halting, minimum)
-        self.scaler.scale(result.loss / self.batch_size).backward()  # type: ignore[no-untyped-call]
+        loss = result.loss * (self.accelerator.num_processes / self.batch_size)  # mean over this process's slots
+        self.scaler.scale(loss).backward()
         rows = result.puzzle_rows
         assert rows.grad is not None
         sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
@@ -246,14 +248,14 @@ class Trainer:
         sums = {name: value.double() for name, value in sums.items()}
         return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums)
 
-    def _sum_over_processes(self) -> None:
-        """Add up the weights' gradients of all processes, in one flat buffer."""
+    def _average_gradients(self) -> None:
+        """Average the weights' gradients over the processes, in one flat buffer."""
         if self.accelerator.num_processes == 1:
             return
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "sum")
-        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(total.view_as(gradient))
+        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "mean")
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def _update(self, puzzle_ids: Tensor, gradients: Tensor) -> None:
         """Move weights, moving average and the embedding rows of the whole batch."""
@@ -271,8 +273,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
         if self.ema is not None:
-            train = self.config.train
-            self.ema.update(ema_decay(self.step, train.ema) if train.ema_warmup else train.ema)
+            self.ema.update(ema_decay(self.step, self.config.train.ema))
 
     def _all_finite(self, row_gradients: Tensor) -> Tensor:
         """Whether the gradients of all weights and rows are finite, bool [] on the device."""

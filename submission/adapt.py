@@ -46,7 +46,6 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
         ema=settings.ema,
         # The token-mixing MLP is built for one length.
         canvas="sizes" if settings.canvas != "full" and model.mixer == "attention" else "full",
-        share_multiple=processes,
         precision=settings.precision,  # type: ignore[arg-type]
         compile=settings.compile,
     )
@@ -61,7 +60,7 @@ def shared_size(wanted: int, processes: int) -> int:
 def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerator: Accelerator) -> Trainer:
     """A trainer that stands at the export: its weights, its rows for the tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
-    data = arc_data(store, config, accelerator.device)
+    data = arc_data(store, config, accelerator.device, accelerator.num_processes)
     compiling: Callable[[torch.nn.Module], torch.nn.Module] | None = None
     if settings.compile:
         compiling = lambda model: compile_or_explain(model, accelerator.device)  # noqa: E731

@@ -51,7 +51,7 @@ def life(out: Path, config: RunConfig) -> None:
     """One life of a run, from wherever the last one was killed."""
     accelerator = make_accelerator("none", out)
     trainer = tiny_trainer(config, SIDES, accelerator=accelerator)
-    run.begin(trainer, run.Start(out, resume=True), None, "data")
+    run.begin(trainer, run.Start(out, resume=True), "data")
     log = run.MetricLog(accelerator, out, config, trainer.step)
     facts = {"data_digest": "data"}
     run.train(trainer, out, facts, evaluate, log)

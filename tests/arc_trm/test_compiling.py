@@ -35,7 +35,7 @@ def run(forward, model: RecursiveModel, tokens: int, seed: int) -> tuple[torch.T
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"recursion": "multi_scale_latent"}, {"answer_layers": 2, "graded_updates": 2}],
+    [{}, {"recursion": "multi_scale_latent"}, {"answer_layers": 2, "gradient_updates": 2}],
     ids=["trm", "multi-scale", "1-step gradient"],
 )
 def test_every_canvas_size_has_one_graph_with_and_one_without_gradient_and_no_more(changes):

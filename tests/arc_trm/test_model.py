@@ -122,8 +122,8 @@ BY_HAND = {
     "singleztext": (one_feature_of_the_text, {"recursion": "single_latent_text"}),
     "multiz": (three_features, {"recursion": "multi_scale_latent"}),
     "hier3": (spare_latent, {"recursion": "multi_scale_latent", "latents": 3}),
-    "hrm": (one_step_gradient, {"answer_layers": 2, "graded_updates": 2}),
-    "1step": (one_step_gradient, {"graded_updates": 2}),
+    "hrm": (one_step_gradient, {"answer_layers": 2, "gradient_updates": 2}),
+    "1step": (one_step_gradient, {"gradient_updates": 2}),
     "direct": (no_recursion, {"recursion": "direct", "deep_steps": 1}),
 }
 
@@ -160,7 +160,7 @@ def test_every_recursion_is_written_out_here():
 @pytest.mark.parametrize("recursion", ["answer_and_latent", "single_latent", "multi_scale_latent"])
 def test_gradient_reaches_the_last_updates_and_no_others(recursion, graded):
     n, deep = 3, 2
-    model = build(recursion=recursion, latent_steps=n, deep_steps=deep, graded_updates=graded)
+    model = build(recursion=recursion, latent_steps=n, deep_steps=deep, gradient_updates=graded)
     state, inputs, puzzle = example(model)
     updates = []
     model.net.register_forward_hook(lambda module, given, result: updates.append(result.requires_grad))
@@ -170,7 +170,7 @@ def test_gradient_reaches_the_last_updates_and_no_others(recursion, graded):
 
 
 def test_puzzle_and_question_learn_only_through_updates_that_see_them():
-    model = build(graded_updates=1)
+    model = build(gradient_updates=1)
     state, inputs, puzzle = example(model)
     found = gradients(model, model(state, inputs, puzzle), puzzle)
     assert found["puzzle"] is None

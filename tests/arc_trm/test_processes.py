@@ -89,7 +89,7 @@ def test_a_run_stopped_and_resumed_by_two_reports_what_one_does_that_was_never_s
 def test_a_checkpoint_of_either_is_resumed_by_one(folders: Folders, writer: int) -> None:
     trainer = tiny_trainer(WIDE, (3, 5), double=True)
     out = folders[writer] / "run"
-    assert run.begin(trainer, run.Start(out, resume=True), None, FACTS["data_digest"]) == "resuming at step 12"
+    assert run.begin(trainer, run.Start(out, resume=True), FACTS["data_digest"]) == "resuming at step 12"
     ended = tiny_trainer(WIDE, (3, 5), double=True)
     losses(ended, 12)
     mine, theirs = snapshot(trainer)[0], snapshot(ended)[0]

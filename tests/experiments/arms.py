@@ -40,7 +40,7 @@ from data_prep.canvas import IGNORE_LABEL
 from data_prep.store import ArcStore, load
 
 BASE: Overrides = {
-    "train": {"precision": "bf16", "compile": True, "batch_size": 64, "share_multiple": 1},
+    "train": {"precision": "bf16", "compile": True, "batch_size": 64},
     "log": {"track": "none"},
 }
 SCREENING: Overrides = {"model": {"hidden": 64, "heads": 2, "puzzle_width": 64}}
@@ -117,7 +117,7 @@ def votes(trainer: Trainer, store: ArcStore, views: int) -> dict[str, float]:
 def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views: int) -> dict[str, Any]:
     """Train one arm for `minutes` of processor time and measure it."""
     accelerator = Accelerator(cpu=True)
-    data = arc_data(store, config, accelerator.device)
+    data = arc_data(store, config, accelerator.device, multiple=1)
     compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
     trainer = Trainer(config, data.parts, accelerator, 10**6, compile_model=compiling)
     step_seconds, curve = [], []

@@ -91,7 +91,7 @@ def from_settings(architecture: str, settings: Mapping[str, Any], where: str) ->
         limits = {"max_supervision_steps": settings["halt_max_steps"]}
     except KeyError as error:
         raise InputError(f"{where}: no setting {error.args[0]!r} in its configuration") from error
-    sizes |= {"mixer": mixer, "recursion": ARCHITECTURES[architecture], "graded_updates": 2 if hrm else 0}
+    sizes |= {"mixer": mixer, "recursion": ARCHITECTURES[architecture], "gradient_updates": 2 if hrm else 0}
     sizes["latents"] = MULTI_SCALE_LATENTS if architecture == "trm_hier6" else 0
     continues = not settings.get("no_ACT_continue", not hrm)
     rule: dict[str, Any] = {"rule": "q_learning" if continues or direct else "correctness", "continue_loss": continues}
