@@ -214,7 +214,6 @@ class ArcSource:
         device: Device,
         side: int = CANVAS_SIDE,
         groups: Integers | None = None,
-        translate: bool = True,
         task_rows: bool = False,
         colours_from: int = 0,
     ) -> None:
@@ -224,7 +223,6 @@ class ArcSource:
             seed=seed,
             batch_size=batch_size,
             groups=groups,
-            translate=translate,
             side=side,
             fresh_views=task_rows,
             colours_from=colours_from,

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.batches import ArcSource, Part, sources_by_side
-from arc_trm.cells import CellSource
+from arc_trm.boards import BoardSource
 from arc_trm.checkpoint import RowNames
 from arc_trm.config import RunConfig
 from data_prep.boards import BoardStore
@@ -47,7 +47,7 @@ def open_training_data(folder: Path, config: RunConfig, accelerator: Accelerator
     store, device = open_store(folder), accelerator.device
     multiple = math.lcm(SHARED_BY, accelerator.num_processes)
     return (
-        arc_data(store, config, device, multiple) if isinstance(store, ArcStore) else cell_data(store, config, device)
+        arc_data(store, config, device, multiple) if isinstance(store, ArcStore) else board_data(store, config, device)
     )
 
 
@@ -85,10 +85,10 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
     )
 
 
-def cell_data(store: BoardStore, config: RunConfig, device: torch.device) -> TrainingData:
+def board_data(store: BoardStore, config: RunConfig, device: torch.device) -> TrainingData:
     """A Sudoku or maze dataset; all its puzzles share one embedding row."""
     try:
-        source = CellSource(
+        source = BoardSource(
             store,
             seed=config.seed,
             batch_size=config.train.batch_size,

@@ -160,18 +160,6 @@ def _presets() -> dict[str, RunConfig]:
 PRESETS: dict[str, RunConfig] = _presets()
 
 
-def depth(config: RunConfig) -> int:
-    """Effective depth of a supervision step by the paper's formula T(n + 1) · layers (direct: its layers)."""
-    model = config.model
-    updates = 1 if model.recursion == "direct" else model.latent_steps + 1
-    return model.deep_steps * updates * model.layers
-
-
-def forward_passes(config: RunConfig) -> int:
-    """Forward passes of the model per optimiser step: two where the continue loss looks one pass ahead."""
-    return 2 if config.halting.continue_loss else 1
-
-
 def describe(name: str) -> str:
     """One line about a preset: the model, its recursion and its size of batch."""
     config = PRESETS[name]

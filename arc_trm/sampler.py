@@ -59,6 +59,23 @@ class Rows:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
+def check_stream(seed: int, batch_size: int) -> None:
+    """Raise ValueError where examples cannot be drawn so."""
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be within 0..2**64-1, found {seed}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, found {batch_size}")
+
+
+def slot_range(step: int, slots: slice, batch_size: int) -> tuple[int, int]:
+    """First of `slots` and first beyond them; raises ValueError outside 0..batch_size, or for a step below 0."""
+    first = 0 if slots.start is None else slots.start
+    last = batch_size if slots.stop is None else slots.stop
+    if not 0 <= first <= last <= batch_size or slots.step not in (None, 1) or step < 0:
+        raise ValueError(f"expected step >= 0 and slots within 0..{batch_size}, found {step} and {slots}")
+    return first, last
+
+
 class Sampler:
     """The endless stream of training examples of some groups, cut into batches; slot s sees element s of each.
 
@@ -81,7 +98,6 @@ class Sampler:
         seed: int,
         batch_size: int,
         groups: Integers | None = None,
-        translate: bool = True,
         side: int = CANVAS_SIDE,
         fresh_views: bool = False,
         colours_from: int = 0,
@@ -90,10 +106,7 @@ class Sampler:
 
         Raises ValueError when none has any, or when a training pair does not fit a window of `side` cells.
         """
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be within 0..2**64-1, found {seed}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be positive, found {batch_size}")
+        check_stream(seed, batch_size)
         trains = store.pair_training if groups is None else store.pair_training & np.isin(store.pair_groups, groups)
         self._pairs = np.flatnonzero(trains)
         if not len(self._pairs):
@@ -101,7 +114,7 @@ class Sampler:
         visited, self._sizes = np.unique(store.pair_groups[self._pairs], return_counts=True)
         self._first_puzzles = store.group_puzzles[visited].astype(np.int64)
         self._puzzle_counts = store.group_puzzles[visited + 1].astype(np.int64) - self._first_puzzles
-        self._limits = self._placement_limits(store, side) if translate else np.ones((len(self._pairs), 2), np.int64)
+        self._limits = self._placement_limits(store, side)
         self._store, self.fresh_views, self.colours_from = store, fresh_views, colours_from
         self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
         self._plans: dict[int, Rows] = {}
@@ -123,21 +136,9 @@ class Sampler:
         """The number of examples of one pass over the groups."""
         return len(self._pairs)
 
-    @property
-    def steps_per_epoch(self) -> float:
-        """Batches per pass over the groups."""
-        return self.examples_per_epoch / self.batch_size
-
-    def epoch(self, step: int) -> float:
-        """Passes over the groups completed before `step`."""
-        return step / self.steps_per_epoch
-
     def rows(self, step: int, slots: slice) -> Rows:
         """The examples offered to `slots` (within 0..batch_size) at `step`; raises ValueError outside."""
-        first = 0 if slots.start is None else slots.start
-        last = self.batch_size if slots.stop is None else slots.stop
-        if not 0 <= first <= last <= self.batch_size or slots.step not in (None, 1) or step < 0:
-            raise ValueError(f"expected step >= 0 and slots within 0..{self.batch_size}, found {step} and {slots}")
+        first, last = slot_range(step, slots, self.batch_size)
         position, end = step * self.batch_size + first, step * self.batch_size + last
         length = self._epochs_per_plan * self.examples_per_epoch
         parts = [self._plan(position // length)[:0]]

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from arc_trm.cells import CHECKS, evaluation_batches
+from arc_trm.boards import CHECKS, evaluation_batches
 from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
 from arc_trm.device import PRECISIONS, resolve_precision

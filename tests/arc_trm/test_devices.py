@@ -14,12 +14,12 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.batches import ArcSource, Part, Source, sources_by_side
-from arc_trm.cells import CellSource
+from arc_trm.boards import BoardSource
 from arc_trm.presets import PRESETS, override
 from arc_trm.supervision import HALTING_RULES
 from arc_trm.trainer import Trainer
 from tests.arc_trm.arc_stores import mixed_store
-from tests.arc_trm.test_cells import maze_store, sudoku_store
+from tests.arc_trm.test_boards import maze_store, sudoku_store
 
 META = torch.device("meta")
 SMALL: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def test_no_canvas_size_waits_for_the_device() -> None:
 
 @pytest.mark.parametrize("store", [sudoku_store(), maze_store()], ids=["sudoku", "maze"])
 def test_sudokus_and_mazes_are_made_on_the_device(store: Any) -> None:
-    source = CellSource(store, seed=3, batch_size=12, device=META)
+    source = BoardSource(store, seed=3, batch_size=12, device=META)
     assert devices_after_three_steps(trainer_on_meta(store.kind, [source])) == {META}
 
 

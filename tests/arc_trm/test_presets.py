@@ -7,7 +7,7 @@ import torch
 
 from arc_trm.config import RunConfig
 from arc_trm.model import RecursiveModel
-from arc_trm.presets import PRESETS, VARIANTS, depth, describe, forward_passes, override
+from arc_trm.presets import PRESETS, VARIANTS, describe, override
 from tests.arc_trm.tiny_runs import TinyRun, tiny
 
 # Counted in the published code, the puzzle embedding apart.
@@ -69,6 +69,13 @@ def test_parameters_round_to_the_papers_figures(name, millions):
     assert round(parameters(name) / 1e6) == millions
 
 
+def depth(config: RunConfig) -> int:
+    """Effective depth of a supervision step by the paper's formula T(n + 1) · layers (direct: its layers)."""
+    model = config.model
+    updates = 1 if model.recursion == "direct" else model.latent_steps + 1
+    return model.deep_steps * updates * model.layers
+
+
 @pytest.mark.parametrize(("name", "expected"), DEPTHS.items())
 def test_depth_follows_the_formula(name, expected):
     assert depth(PRESETS[name]) == expected
@@ -81,7 +88,7 @@ def test_hrm_reaches_its_column_of_the_recursion_table(k, deep_steps, expected):
 
 
 def test_only_the_continue_loss_takes_a_second_forward_pass():
-    twice = {name.partition("-")[2] for name, config in PRESETS.items() if forward_passes(config) == 2}
+    twice = {name.partition("-")[2] for name, config in PRESETS.items() if config.halting.continue_loss}
     assert twice == {"hrm", "act"}
 
 

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 
 from arc_trm import scoring, train
 from arc_trm.batches import Batch
-from arc_trm.cells import CellSource
+from arc_trm.boards import BoardSource
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import Output, RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
@@ -80,9 +80,9 @@ def test_a_row_that_never_halts_counts_all_steps():
 
 def test_without_augmentation_puzzles_are_offered_as_they_are():
     store = maze_store()
-    plain: Batch = CellSource(store, seed=1, batch_size=5, device="cpu", augment=False).offer(3, slice(0, 5))
+    plain: Batch = BoardSource(store, seed=1, batch_size=5, device="cpu", augment=False).offer(3, slice(0, 5))
     assert plain.inputs.tolist() == ROOM.repeat(5, axis=0).tolist()
-    turned = CellSource(store, seed=1, batch_size=64, device="cpu").offer(3, slice(0, 64))
+    turned = BoardSource(store, seed=1, batch_size=64, device="cpu").offer(3, slice(0, 64))
     assert len({tuple(row) for row in turned.inputs.tolist()}) > 1
 
 

@@ -43,7 +43,9 @@ class ReadyMade:
 
     def __init__(self, source: ArcSource) -> None:
         """Hold about an epoch of the examples of `source`."""
-        batches = [source.offer(step, EVERY) for step in range(round(source.sampler.steps_per_epoch))]
+        batches = [
+            source.offer(step, EVERY) for step in range(round(source.sampler.examples_per_epoch / source.batch_size))
+        ]
         self.inputs = torch.cat([batch.inputs for batch in batches]).numpy().astype(np.uint8)
         labels = torch.cat([batch.labels for batch in batches]).numpy()
         self.labels = np.where(labels == IGNORE_LABEL, PAD, labels).astype(np.uint8)

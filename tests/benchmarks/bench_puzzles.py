@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from arc_trm.cells import CHECKS, CellSource
+from arc_trm.boards import CHECKS, BoardSource
 from data_prep import maze, sudoku
 from data_prep.boards import BoardRows, BoardStore, board_store, generate
 from data_prep.maze import views
@@ -38,7 +38,7 @@ def generating(what: str, size: str, stream: Stream, note: str) -> tuple[Row, Bo
 
 def offering(store: BoardStore, note: str) -> Row:
     """Examples a second that a source offers at the published batch size."""
-    source = CellSource(store, seed=0, batch_size=BATCH, device="cpu")
+    source = BoardSource(store, seed=0, batch_size=BATCH, device="cpu")
     steps = 20
 
     def offer() -> None:

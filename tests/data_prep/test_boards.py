@@ -68,6 +68,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_reading_and_training_load_no_numba() -> None:
-    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.cells"
+    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.boards"
     code = f"import sys, {modules}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

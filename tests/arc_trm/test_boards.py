@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arc_trm.batches import Batch, Source
-from arc_trm.cells import CHECKS, CellSampler, CellSource, MazeBatches, SudokuBatches, cell_batch, evaluation_batches
+from arc_trm.boards import (
+    CHECKS,
+    BoardSampler,
+    BoardSource,
+    StoredBatches,
+    SudokuBatches,
+    board_batch,
+    evaluation_batches,
+)
 from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.maze import solve, views
 from data_prep.sudoku import bits_per_shuffle, shuffles, vocab_size
@@ -32,8 +40,8 @@ def maze_store(side: int = 7, train: int = 11, test: int = 5) -> BoardStore:
 STORES = {"sudoku": sudoku_store(), "small sudoku": sudoku_store(6), "maze": maze_store()}
 
 
-def source(store: BoardStore, **changes: Any) -> CellSource:
-    return CellSource(store, **{"seed": 3, "batch_size": 8, "device": "cpu", **changes})
+def source(store: BoardStore, **changes: Any) -> BoardSource:
+    return BoardSource(store, **{"seed": 3, "batch_size": 8, "device": "cpu", **changes})
 
 
 def as_arrays(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +77,7 @@ def test_turned_mazes_equal_the_reference(side: int, seed: int) -> None:
     rows = BoardRows(questions, solve(questions), np.zeros(5, np.float32))
     puzzles = np.random.default_rng(seed).integers(5, size=13)
     bits = random_bits(seed, 13, 1)
-    inputs, labels = as_arrays(MazeBatches(rows, "cpu").make(puzzles, bits))
+    inputs, labels = as_arrays(StoredBatches.of_mazes(rows, "cpu").make(puzzles, bits))
     elements = (bits[:, 0] >> np.uint64(61)).astype(int)
     shown, solved = views(questions)
     assert (inputs == shown[puzzles, elements]).all()
@@ -82,7 +90,7 @@ def test_a_published_label_is_kept_in_the_view_as_it_is() -> None:
     answers[3] = store.train.questions[3]
     rows = BoardRows(store.train.questions, answers, store.train.ratings)
     bits = np.array([[0], [1 << 61]], np.uint64)
-    _, labels = as_arrays(MazeBatches(rows, "cpu").make(np.array([3, 3]), bits))
+    _, labels = as_arrays(StoredBatches.of_mazes(rows, "cpu").make(np.array([3, 3]), bits))
     assert (labels[0] == answers[3]).all()
     assert (labels[1] == views(rows.questions)[1][3, 1]).all()
 
@@ -115,23 +123,22 @@ def test_what_a_slot_is_offered_depends_on_seed_step_and_slot_alone(name: str) -
 
 
 def test_an_epoch_visits_every_puzzle_once() -> None:
-    sampler = CellSampler(13, 1, seed=5, batch_size=7)
+    sampler = BoardSampler(13, 1, seed=5, batch_size=7)
     stream = np.concatenate([sampler.draw(step, WHOLE)[0] for step in range(26)])
     epochs = stream.reshape(14, 13)
     assert (np.sort(epochs, axis=1) == np.arange(13)).all()
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 14
-    assert sampler.epoch(26) == 14
 
 
 def test_a_batch_may_hold_many_epochs() -> None:
-    sampler = CellSampler(3, 2, seed=5, batch_size=20)
+    sampler = BoardSampler(3, 2, seed=5, batch_size=20)
     puzzles, bits = sampler.draw(1, WHOLE)
     assert (np.sort(puzzles[1:19].reshape(6, 3), axis=1) == np.arange(3)).all()
     assert len(np.unique(bits)) == 40
 
 
 def test_random_bits_never_repeat() -> None:
-    sampler = CellSampler(5, 3, seed=2**64 - 1, batch_size=11)
+    sampler = BoardSampler(5, 3, seed=2**64 - 1, batch_size=11)
     bits = np.concatenate([sampler.draw(step, WHOLE)[1] for step in (0, 1, 2, 3, 10**12)])
     assert len(np.unique(bits)) == bits.size
     assert abs((bits / 2**64).mean() - 0.5) < 0.1
@@ -171,6 +178,6 @@ def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
 
 def test_a_batch_of_puzzles_as_they_are() -> None:
     rows = STORES["maze"].test[1:4]
-    inputs, labels = as_arrays(cell_batch(rows, "cpu"))
+    inputs, labels = as_arrays(board_batch(rows, "cpu"))
     assert (inputs == rows.questions).all()
     assert (labels == rows.answers).all()
