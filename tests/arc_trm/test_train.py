@@ -298,7 +298,7 @@ def test_a_loss_that_is_no_number_ends_in_one_line(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-every", "1"]
-    said = refused([*argv, "--train.lr", "1e38", "--train.warmup-share", "0"], capsys).splitlines()[1]
+    said = refused([*argv, "--train.lr", "1e38", "--train.warmup-steps", "0"], capsys).splitlines()[1]
     assert re.fullmatch(
         r"error: step \d: (the loss is nan|loss or weights are not finite) at learning rate 1e\+38; "
         r"(no checkpoint was written before|the last good checkpoint is .*step-0000000\d); go on with a lower train.lr",
