@@ -54,6 +54,10 @@ class Progress:
             _last_line = now
             print(self.line(), file=sys.stderr, flush=True)
 
+    def begin(self) -> None:
+        """Count the seconds, from which rate and rest follow, from now on."""
+        self._began = self._now()
+
     def line(self) -> str:
         """Such as `training: 120 of 500 steps, loss 0.7, 1.9 steps/s, 3m20s left`; what is unknown is left out."""
         seconds, new = self._now() - self._began, self.done - self._first

@@ -95,6 +95,8 @@ class Adaptation:
         """
         trainer = self.trainer
         trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
+        if trainer.step == 0:
+            self.bar.begin()
         first, began = trainer.step, now()
         while trainer.step < first + unit.steps:
             started = now()

@@ -226,6 +226,7 @@ def test_a_log_gets_a_line_a_minute(
     steps = re.compile(r"adapting: \d+ of \d+ steps, loss \S+, 4 examples/s, 4 votes, \S+ of the budget left, .+")
     adapting = list(filter(steps.fullmatch, lines))
     predicting = [line for line in lines if re.match(r"vote \d+: \d+ of \d+ answers, \S+ of the budget left.*", line)]
+    assert adapting[0].split(", ")[-2] == "1 steps/s", "first votes, which came before, do not count"
     assert len(adapting) >= 4
     assert len(predicting) >= 3
     assert len(adapting) + len(predicting) == len(lines) >= 12
