@@ -87,6 +87,8 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
 
 def board_data(store: BoardStore, config: RunConfig, device: torch.device) -> TrainingData:
     """A Sudoku or maze dataset; all its puzzles share one embedding row."""
+    if config.model.embedding_rows == "task":
+        raise InputError(f"model.embedding_rows task: a dataset of kind {store.kind} has no tasks, expected puzzle")
     try:
         source = BoardSource(
             store,

@@ -197,6 +197,11 @@ def test_the_readme_is_a_page() -> None:
     assert len(text_of("README.md").splitlines()) <= 150
 
 
+def test_the_readme_links_every_page() -> None:
+    linked = {link["path"] for link in LINK.finditer(text_of("README.md"))}
+    assert {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "docs").rglob("*.md")} - linked == set()
+
+
 def drawn_files(layout: str) -> list[Path]:
     """The Python files of a layout in text: below the folder that stands at the margin last."""
     files, folder = [], REPOSITORY

@@ -18,7 +18,10 @@ from arc_trm.boards import (
     board_batch,
     evaluation_batches,
 )
+from arc_trm.datasets import board_data
+from arc_trm.presets import PRESETS, override
 from data_prep.boards import BoardRows, BoardStore, board_store
+from data_prep.files import InputError
 from data_prep.maze import solve, views
 from data_prep.sudoku import bits_per_shuffle, shuffles, vocab_size
 from tests.data_prep.board_material import random_bits, random_mazes, random_sudokus, shuffled
@@ -159,6 +162,12 @@ def test_slots_outside_the_batch_are_refused(step: int, slots: slice) -> None:
 def test_bad_settings_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         source(STORES["sudoku"], **changes)
+
+
+def test_embedding_rows_of_tasks_are_refused() -> None:
+    config = override(PRESETS["sudoku6"], {"model": {"embedding_rows": "task", "prefix": 12}})
+    with pytest.raises(InputError, match="model.embedding_rows task: a dataset of kind sudoku has no tasks"):
+        board_data(STORES["small sudoku"], config, torch.device("cpu"))
 
 
 # Evaluation -------------------------------------------------------------------------------------------------
