@@ -157,7 +157,7 @@ def test_slots_outside_the_batch_are_refused(step: int, slots: slice) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"seed": -1}, "seed must be within"), ({"batch_size": 0}, "at least one puzzle and one slot, found 11 and 0")],
+    [({"seed": -1}, "seed must be within"), ({"batch_size": 0}, "batch_size must be positive, found 0")],
 )
 def test_bad_settings_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -166,7 +166,7 @@ def test_bad_settings_are_refused(changes: dict[str, int], message: str) -> None
 
 def test_embedding_rows_of_tasks_are_refused() -> None:
     config = override(PRESETS["sudoku6"], {"model": {"embedding_rows": "task", "prefix": 12}})
-    with pytest.raises(InputError, match="model.embedding_rows task: a dataset of kind sudoku has no tasks"):
+    with pytest.raises(InputError, match="embedding_rows task: a dataset of kind sudoku has no tasks"):
         board_data(STORES["small sudoku"], config, torch.device("cpu"))
 
 
