@@ -1,15 +1,16 @@
-"""What a process finds and sets up: Accelerate, arithmetic, memory."""
+"""What a process finds and sets up: Accelerate and the other processes, arithmetic, memory."""
 
 import contextlib
 import ctypes
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, LoggerType
+from accelerate.utils import DistributedType, LoggerType, broadcast
 
 from data_prep.files import InputError
 
@@ -44,6 +45,13 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
     if track != "none" and not available and accelerator.is_main_process:
         print(f"note: {track} is not installed, going on without it; metrics.jsonl has every figure", file=sys.stderr)
     return accelerator
+
+
+def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
+    """The main process's `values`, in every process: clocks differ, decisions must not."""
+    if accelerator.num_processes == 1:
+        return list(values)
+    return broadcast(torch.tensor(values, dtype=torch.float32, device=accelerator.device)).tolist()
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:

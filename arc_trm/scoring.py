@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from arc_trm.boards import CHECKS, evaluation_batches
 from arc_trm.checkpoint import read_export
 from arc_trm.config import LogConfig
-from arc_trm.device import PRECISIONS, resolve_precision
+from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor, Voter, outputs_of_store
@@ -166,7 +166,7 @@ def score_export(
             f"{checkpoint}: a model of {model.seq_len} tokens of {model.vocab_size} kinds, "
             f"{data} has {store.seq_len} of {store.vocab_size}"
         )
-    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    accelerator = make_accelerator("none", checkpoint)
     net = RecursiveModel(model)
     net.load_state_dict(exported.weights)
     net.to(accelerator.device)

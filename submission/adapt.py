@@ -3,12 +3,11 @@
 New puzzles start from the mean embedding of the export. First the embeddings move alone, then everything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast
 from torch import Tensor
 
 from arc_trm import run
@@ -70,13 +69,6 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
         trainer.fit_memory()
     return trainer
-
-
-def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
-    """The main process's `values`, in every process: clocks differ, decisions must not."""
-    if accelerator.num_processes == 1:
-        return list(values)
-    return broadcast(torch.tensor(values, dtype=torch.float32, device=accelerator.device)).tolist()
 
 
 @dataclass

@@ -13,15 +13,14 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.checkpoint import Export
+from arc_trm.device import PRECISIONS, agreed_values
 from data_prep.files import InputError
 from data_prep.progress import duration_text
 from data_prep.tasks import Task
-from submission.adapt import agreed_values
 from submission.plan import TimePlan
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
 # scaling, but GPUs that only emulate it are several times slower with it. On a CPU fp32 comes first; one that has
 # bf16 gains more in training than this small piece of work shows, one that has not is many times slower.
@@ -66,7 +65,7 @@ def try_arithmetic(device: torch.device, size: int = 512, repeats: int = 12) -> 
     working, failures = {}, {}
     for name in choices(device):
         try:
-            working[name] = _tried(device, DTYPES[name], size)
+            working[name] = _tried(device, PRECISIONS[name], size)
         except (RuntimeError, NotImplementedError, AssertionError) as error:
             failures[name] = str(error).strip().splitlines()[0][:80] if str(error) else type(error).__name__
     seconds = dict.fromkeys(working, math.inf)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.compiling import compile_within
-from arc_trm.device import make_accelerator
+from arc_trm.device import agreed_values, make_accelerator
 from arc_trm.predict import Predictor, Voter
 from arc_trm.run import stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
@@ -29,7 +29,7 @@ from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import Adaptation, agreed_values, make_trainer, step_work
+from submission.adapt import Adaptation, make_trainer, step_work
 from submission.hardware import chosen_precision, table, usable_arithmetic
 from submission.likelihood import Likelihood
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
