@@ -149,7 +149,7 @@ class TrainConfig:
     colours_from: int = within(0, 0)
     """Step from which colour permutations are drawn too, dihedral elements alone before; for rows owned by tasks."""
     micro_batches: int = within(1, 1)
-    """Parts that a process's batch slots are worked through in; gradients add up (less memory, same result)."""
+    """Parts that a process's slots are worked through in, gradients add up; on GPUs halved until memory suffices."""
     canvas: CanvasSchedule = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Precision = "auto"

@@ -20,6 +20,7 @@ from arc_trm.checkpoint import checkpoint_folders, read_export, read_newest_chec
 from arc_trm.config import RunConfig, check_config, ranges
 from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.run import flat
+from arc_trm.trainer import Trainer
 from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import puzzle_names, random_task
@@ -304,6 +305,23 @@ def test_a_loss_that_is_no_number_ends_in_one_line(
         r"(no checkpoint was written before|the last good checkpoint is .*step-0000000\d); go on with a lower train.lr",
         said,
     )
+
+
+def test_memory_that_runs_out_later_ends_in_one_line_that_names_the_last_checkpoint(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_step = Trainer.train_step
+
+    def limited(trainer: Trainer) -> None:
+        if trainer.step == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        train_step(trainer)
+
+    monkeypatch.setattr(Trainer, "train_step", limited)
+    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-every", "1"]
+    said = refused(argv, capsys).splitlines()[-1]
+    assert said.startswith("error: out of memory on cpu: raise train.micro_batches (now 1), ")
+    assert said.endswith(f"; the last good checkpoint is {tmp_path}/checkpoints/step-00000002")
 
 
 def test_another_export_is_started_from(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
