@@ -29,9 +29,9 @@ from arc_trm.checkpoint import (
     write_checkpoint,
     write_export,
 )
-from arc_trm.config import RunConfig, from_json, to_json
+from arc_trm.config import ModelConfig, RunConfig, from_json, to_json
 from arc_trm.device import return_freed_memory
-from arc_trm.trainer import TABLE, Trainer, saved_names
+from arc_trm.trainer import OPTIMISER, TABLE, Trainer, saved_names
 from data_prep.files import InputError, write_atomic
 from data_prep.progress import Progress
 
@@ -109,6 +109,11 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
         raise InputError(
             f"{start.out}: differs from the run to resume ({'; '.join(changes)}); add --allow-changes to go on"
         )
+    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
+    if sizes := model_differences(earlier.model, trainer.config.model):
+        raise InputError(f"{start.out}: holds another model ({'; '.join(sizes)}), which cannot go on as this one")
+    if earlier.train.optimiser != trainer.config.train.optimiser:  # its moments mean nothing to another one
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(OPTIMISER)}
     line = f"resuming at step {kept['step']}"
     if kept["data_digest"] != facts["data_digest"]:
         line += f" with other data{_take_other_data(trainer, tensors, kept)}"
@@ -142,6 +147,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def model_differences(old: ModelConfig, new: ModelConfig) -> list[str]:
+    """What differs between two models so that the weights of one are none of the other's, a line each."""
+    kept = ({k: v for k, v in to_json(model).items() if k not in FREE} for model in (old, new))
+    return differences(*kept)
+
+
 def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: dict[str, Any]) -> str:
     """Make a checkpoint fit other data: rows by puzzle name, slots anew; returns what to say about it."""
     kept["parts"] = None  # slots in work hold puzzles and placements of the old data
@@ -157,12 +168,7 @@ def load_export(trainer: Trainer, exported: Export) -> int:
 
     All other rows start from its mean embedding. Returns how many are known; raises InputError where sizes differ.
     """
-    own, other = (
-        {name: value for name, value in to_json(model).items() if name not in FREE}
-        for model in (trainer.config.model, exported.model)
-    )
-    changes = differences(other, own)
-    if changes:
+    if changes := model_differences(exported.model, trainer.config.model):
         raise InputError(f"the export's model differs: {'; '.join(changes)}")
     load_weights(trainer.model, exported.weights)
     if trainer.ema is not None:

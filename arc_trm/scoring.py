@@ -28,7 +28,7 @@ from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError, run_program, whole
 from data_prep.grid import Grid
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, open_store
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("checkpoint", type=Path, help="run folder or export")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="puzzles at once (256)")
+    parser.add_argument("--batch-size", type=whole(1), default=256, metavar="N", help="puzzles at once (256)")
     parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="arithmetic (auto)")
     parser.add_argument("--early-exit", action="store_true", help="take an answer as soon as the model wants to halt")
     arguments = parser.parse_args(argv)

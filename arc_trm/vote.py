@@ -222,6 +222,7 @@ class Tally:
         if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
             raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
         halting, augmentations = _halt_units(predictions.halting[rows]), _augmentation_numbers(predictions)[rows]
+        self._before_votes(set(outputs.tolist()))
         columns = (outputs.tolist(), keys, halting.tolist(), augmentations.tolist())
         for output, key, units, augmentation in zip(*columns, strict=True):
             candidates = self._candidates[output]
@@ -232,6 +233,9 @@ class Tally:
                 candidate.votes += 1
                 candidate.halting += units
                 candidate.numbers.append(augmentation)
+
+    def _before_votes(self, outputs: set[int]) -> None:
+        """These outputs are about to get votes."""
 
     def weigh(self, output: int, keys: Sequence[bytes], log_probabilities: Sequence[float]) -> None:
         """Remember how likely a model finds grids that have votes, in place of older values; else KeyError."""

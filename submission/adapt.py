@@ -89,6 +89,8 @@ class Adaptation:
         trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
         if trainer.step == 0:
             self.bar.begin()
+        if not self._good:  # the export, should the first steps diverge
+            self._good = [tensor.clone() for tensor in _moving(trainer)]
         first, began = trainer.step, now()
         while trainer.step < first + unit.steps:
             started = now()
@@ -102,7 +104,7 @@ class Adaptation:
             self.loss = trainer.read_metrics()["loss"]
             trainer.check_finite()
         except NonFiniteLoss:
-            for tensor, good in zip(_moving(trainer), self._good, strict=False):
+            for tensor, good in zip(_moving(trainer), self._good, strict=True):
                 tensor.copy_(good)
             raise
         self._good = [tensor.clone() for tensor in _moving(trainer)]

@@ -27,6 +27,7 @@ import orjson
 from data_prep.files import InputError, read_json, run_program, write_atomic
 from submission.attempts import read_submission
 from submission.package import NOTEBOOK, Bundle, read_bundle
+from submission.submission_file import make_folder
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
 # Kaggle's name for four L4; a name that it does not know silently gets a P100.
@@ -318,9 +319,9 @@ def push(site: Site, arguments: argparse.Namespace) -> None:
     owner = arguments.owner or site.client.config_values["username"]
     names = f"{owner}/{arguments.dataset}", f"{owner}/{arguments.kernel}"
     pushed = Pushed(*names, arguments.competition, bundle.digest, arguments.machine)
+    make_folder(arguments.out)  # before anything that cannot be undone
     upload(site, pushed, bundle)
     pushed = replace(pushed, version=push_kernel(site, pushed, bundle))
-    arguments.out.mkdir(parents=True, exist_ok=True)
     write_json(arguments.out / RECORD, asdict(pushed))
     print(f"pushed version {pushed.version} of https://www.kaggle.com/code/{pushed.kernel}", flush=True)
     if not arguments.no_wait:

@@ -29,6 +29,7 @@ from submission.inputs import find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
 from submission.settings import whole
+from submission.submission_file import summary_path
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
@@ -167,6 +168,8 @@ class Launch:
         again = self._start(self.gpus[:1], second, left, options)
         if again == 0:
             write_atomic(out, second.read_bytes())
+            if summary_path(second).exists():
+                write_atomic(summary_path(out), summary_path(second).read_bytes())
         return again
 
     def _start(self, gpus: Sequence[int], out: Path, budget: float, options: Sequence[str]) -> int:

@@ -216,7 +216,7 @@ class Schedule:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
         known = self.answers.seconds is not None
         cheap = known and self._seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
-        if self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
+        if self.first_pass and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self._left_to_vote(), 0, 1)
         return None
 

@@ -32,12 +32,14 @@ class SharedTally(Tally):
         self._replaceable: set[int] = set()
 
     def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; see Tally. The first for an output ends its votes that `replace_later` spoke of."""
+        """Let predictions vote; see Tally. The first vote for an output ends those that `replace_later` spoke of."""
         with self.lock:
-            for output in self._replaceable & set(predictions.outputs.tolist()):
-                self._candidates[output] = {}
-                self._replaceable.remove(output)
             super().add(predictions)
+
+    def _before_votes(self, outputs: set[int]) -> None:
+        for output in self._replaceable & outputs:
+            self._candidates[output] = {}
+        self._replaceable -= outputs
 
     def replace_later(self) -> None:
         """Keep the votes so far only until their output gets another one."""
@@ -122,14 +124,16 @@ class SubmissionFile:
     @property
     def agreement(self) -> float:
         """Mean share of the votes that the candidate with most of them has, over outputs with votes."""
-        counts = [[c.votes for c in self.tally.candidates(output)] for output in range(len(self.tally.outputs))]
+        with self.tally.lock:
+            counts = [[c.votes for c in self.tally.candidates(output)] for output in range(len(self.tally.outputs))]
         shares = [max(votes) / sum(votes) for votes in counts if votes]
         return float(np.mean(shares)) if shares else 0.0
 
     @property
     def votes(self) -> int:
         """All votes so far."""
-        return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
+        with self.tally.lock:
+            return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
 
     def summary(self) -> dict[str, Any]:
         """The facts, and what the file holds, as JSON values."""

@@ -413,8 +413,18 @@ def test_a_model_of_another_size_is_refused_even_when_changes_are_allowed(tmp_pa
     config = with_settings(TINY, model={"layers": 2})
     with pytest.raises(InputError, match=r"model\.layers: 1, now 2"):
         start(tmp_path, config, resume=True)
-    with pytest.raises(InputError, match=r"blocks\.1.*has the shape none, this model's has"):
-        start(tmp_path, config, resume=True, allow_changes=True)
+    for changes in ({"layers": 2}, {"prefix": 4}, {"puzzle_width": 13}):
+        with pytest.raises(InputError, match=f"holds another model \\({next(iter(changes))}: .*, now"):
+            start(tmp_path, with_settings(TINY, model=changes), resume=True, allow_changes=True)
+
+
+def test_another_optimiser_starts_without_the_moments_of_the_old_one(tmp_path: Path) -> None:
+    go(tmp_path)
+    config = with_settings(TINY, train={"optimiser": "muon", "steps": 23})
+    trainer, _ = start(tmp_path, config, resume=True, allow_changes=True)
+    assert trainer.step == 20
+    assert not trainer.optimiser.state
+    trainer.train_step()
 
 
 def naming(puzzles: list[int]) -> RowNames:

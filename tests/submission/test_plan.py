@@ -283,3 +283,11 @@ def test_phases_add_up() -> None:
     assert not failing.__exit__(KeyError, KeyError(), None)
     assert plan.phases == {"a": 5, "b": 7}
     assert plan.left(plan.deadline) == -2
+
+
+def test_no_early_vote_follows_votes_that_stay() -> None:
+    # A cold first vote looks dear, so that none is cast half-way; the warm ones leave time for another round.
+    machine = Machine(600, 7, 65, step_time=1.0, answer_time=0.02, batch=7, cold=120).run()
+    kinds = [unit.kind for unit in machine.order]
+    assert kinds.count(Kind.ADAPT) > kinds[: kinds.index(Kind.VOTE)].count(Kind.ADAPT) > 0, "no second round"
+    assert Kind.EARLY_VOTE not in kinds[kinds.index(Kind.VOTE) :]

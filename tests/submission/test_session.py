@@ -308,20 +308,25 @@ def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, mo
     assert session.file.votes == 44
 
 
-def test_a_loss_that_is_no_number_goes_back_to_good_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("broken", [1, 30])
+def test_a_loss_that_is_no_number_goes_back_to_good_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
     real = Trainer.train_step
 
     def train_step(trainer: Trainer) -> None:
         real(trainer)
-        if trainer.step == 30:
+        if trainer.step == broken:
             trainer.embedding.table.fill_(torch.nan)
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
     session, _ = make_session(tmp_path, steps=100)
     session.run()
-    assert session.trainer.step == 30
+    assert session.trainer.step == broken
     [trouble] = session.file.troubles
-    assert trouble.startswith("adaptation, going on with earlier weights: step 30: loss or weights are not finite")
+    assert trouble.startswith(
+        f"adaptation, going on with earlier weights: step {broken}: loss or weights are not finite"
+    )
     for tensor in (session.trainer.embedding.table, *session.trainer.model.parameters()):
         assert tensor.isfinite().all()
     assert [session.file.tally.total(output) for output in range(4)] == [11] * 4

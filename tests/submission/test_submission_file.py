@@ -145,3 +145,18 @@ def test_what_the_version_before_wrote_into_two_files_is_read(tmp_path: Path) ->
 def test_what_is_not_known_about_a_checkpoint_is_not_claimed() -> None:
     assert remarks({}) == []
     assert remarks({"checkpoint": "c"}) == ["checkpoint c"]
+
+
+def test_early_votes_stay_until_their_output_has_another_vote() -> None:
+    file = SubmissionFile(TASKS, Path("nowhere.json"))
+    file.tally.add(vote_for(0, 3, votes=2))
+    file.tally.add(vote_for(1, 4))
+    file.tally.replace_later()
+    empty = vote_for(0, 5)
+    empty.tokens[:] = 0  # an empty cut has no vote
+    file.tally.add(empty)
+    assert [file.tally.total(output) for output in (0, 1)] == [2, 1]
+    file.tally.add(vote_for(0, 6))
+    file.tally.add(vote_for(0, 7))
+    assert [file.tally.total(output) for output in (0, 1)] == [2, 1]
+    assert {int(candidate.grid[0, 0]) for candidate in file.tally.candidates(0)} == {6, 7}
