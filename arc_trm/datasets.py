@@ -81,7 +81,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
         int(store.pair_training.sum()),
         RowNames.of_owners(store.demonstration_digests()) if task_rows else RowNames.of_puzzles(store),
         store.training_digests(),
-        {name: store.manifest.get(name) for name in ("recipe", "leak", "seed", "augmentations", "corpora")},
+        {name: store.manifest.get(name) for name in ("recipe", "leak", "held_out", "seed", "augmentations", "corpora")},
     )
 
 

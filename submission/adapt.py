@@ -36,7 +36,7 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
     halting = replace(halting, max_supervision_steps=settings.supervision_steps or halting.max_supervision_steps)
     train = TrainConfig(
         batch_size=shared_size(settings.batch_size or BATCH_SIZES.get(device.type, BATCH_SIZES["cpu"]), processes),
-        steps=settings.steps,
+        steps=settings.steps or 0,
         lr=settings.lr,
         puzzle_lr=settings.puzzle_lr,
         weight_decay=settings.weight_decay,

@@ -117,7 +117,8 @@ class Session:
             cache(lambda start, stop: self.voter.tokens(self.rows_of(start, stop))),
             step_work(self.trainer),
             weighing=self.voter.tokens(self.rows_of(0, WEIGHING_PUZZLES)) if settings.likelihood else 0.0,
-            steps=settings.steps,
+            steps=settings.steps or 0,
+            adapts=settings.steps != 0,
             embedding_share=settings.embedding_share,
             compiles=self.trainer.running is not self.trainer.model,
         )

@@ -47,7 +47,7 @@ class Settings:
 
     augmentations: int = _option(512, whole, "puzzles of a task beside the task itself")
     votes: int = _option(0, whole, "puzzles of a task that vote at most; 0: all of them")
-    steps: int = _option(0, whole, "adaptation steps at most; 0: as many as the time allows")
+    steps: int | None = _option(None, whole, "adaptation steps at most (as many as the time allows)")
     batch_size: int = _option(0, whole, "examples of an adaptation step; 0: 256 on GPUs, 32 on a CPU")
     predict_batch: int = _option(0, whole, "full canvases answered at once; 0: 256 a GPU, 8 on a CPU")
     lr: float = _option(1e-4, amount, "learning rate of the trunk")
@@ -84,5 +84,5 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             group.add_argument(name, choices=kind, default=f.default, help=f"{text} ({f.default})")
         else:
             read = cast(Callable[[str], Any], kind)
-            metavar = "NAME" if kind is str else "N"
-            group.add_argument(name, type=read, metavar=metavar, default=f.default, help=f"{text} ({f.default})")
+            said = text if f.default is None else f"{text} ({f.default})"
+            group.add_argument(name, type=read, metavar="N", default=f.default, help=said)

@@ -39,8 +39,17 @@ from data_prep import build
 from data_prep.canvas import IGNORE_LABEL
 from data_prep.store import ArcStore, load
 
+# The paper's way at a size for two cores, from which the arms depart.
 BASE: Overrides = {
-    "train": {"precision": "bf16", "compile": True, "batch_size": 64},
+    "model": {"embedding_rows": "puzzle", "prefix": 1, "deep_steps": 2},
+    "train": {
+        "precision": "bf16",
+        "batch_size": 64,
+        "optimiser": "adam_atan2",
+        "lr": 4e-4,
+        "warmup_steps": 50,
+        "colours_from": 0,
+    },
     "log": {"track": "none"},
 }
 SCREENING: Overrides = {"model": {"hidden": 64, "heads": 2, "puzzle_width": 64}}
@@ -117,7 +126,7 @@ def votes(trainer: Trainer, store: ArcStore, views: int) -> dict[str, float]:
 def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views: int) -> dict[str, Any]:
     """Train one arm for `minutes` of processor time and measure it."""
     accelerator = Accelerator(cpu=True)
-    data = arc_data(store, config, accelerator.device, multiple=1)
+    data = arc_data(store, config, accelerator.device)
     compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
     trainer = Trainer(config, data.parts, accelerator, 10**6, compile_model=compiling)
     step_seconds, curve = [], []

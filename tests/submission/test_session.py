@@ -118,6 +118,15 @@ def test_embeddings_start_from_the_mean_and_move_first(tmp_path: Path) -> None:
     assert not torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
 
 
+def test_no_steps_leave_the_export_as_it_is(tmp_path: Path) -> None:
+    session, _ = make_session(tmp_path, steps=0)
+    session.run()
+    assert session.trainer.step == 0
+    for name, weights in session.export.weights.items():
+        assert torch.equal(session.trainer.model.state_dict()[name], weights)
+    assert session.file.votes > len(session.file.tally.outputs)
+
+
 def test_settings_reach_the_trainer(tmp_path: Path) -> None:
     session, _ = make_session(
         tmp_path,
