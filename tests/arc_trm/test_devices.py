@@ -64,8 +64,8 @@ def devices_after_three_steps(trainer: Trainer) -> set[torch.device]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ARC_MEMBERS)
 def test_no_member_waits_for_the_device_within_a_step(name: str, precision: str) -> None:
-    store = mixed_store()
-    source = ArcSource(store, seed=3, batch_size=12, device=META)
+    task_rows = PRESETS[name].model.embedding_rows == "task"
+    source = ArcSource(mixed_store(), seed=3, batch_size=12, device=META, task_rows=task_rows)
     assert devices_after_three_steps(trainer_on_meta(name, [source], precision)) == {META}
 
 
