@@ -25,8 +25,8 @@ SMALL: Overrides = {
     "train": {"batch_size": 32, "steps": 3000, "lr": 1e-3, "warmup_steps": 200, "canvas": "sizes"},
     "log": {"checkpoint_every": 500, "evaluation_augmentations": 16, "evaluation_batch": 64},
 }
-# One embedding row a task, views drawn afresh, Muon: what learned fastest at equal cost (docs/results.md). The rate of
-# the full size is the paper's, times three as the small sizes wanted it; it was not run.
+# One embedding row a task, views drawn afresh, Muon: what learned fastest of the few ways compared so far
+# (docs/results.md). Not run at full size, and its rate there is a guess: small sizes wanted two to four times Adam's.
 FAST: Overrides = {
     "model": {"embedding_rows": "task", "positions": "grid"},
     "train": {"optimiser": "muon", "lr": 3e-4, "canvas": "sizes"},
