@@ -8,15 +8,18 @@ python -m data_prep.build maze --generate --out data/maze
 """
 
 import argparse
-import os
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from data_prep import maze, sudoku
-from data_prep.boards import DEFAULT_ROWS, Kind, build_boards
+import numpy as np
+
+from data_prep import boards, maze, sudoku
+from data_prep.boards import BoardRows, BoardStore, Kind, board_store, read_csv, sample
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
 from data_prep.corpus import (
     CONCEPTARC,
@@ -34,7 +37,7 @@ from data_prep.corpus import (
 from data_prep.corpus import (
     hold_out as without_tasks,
 )
-from data_prep.files import InputError, refuse_foreign, run_program, whole
+from data_prep.files import InputError, file_digest, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import Task
 
@@ -189,41 +192,90 @@ def describe_merge(merged: Merge) -> list[str]:
 def summary(store: ArcStore, folder: Path) -> str:
     """The final line: what was written, in numbers that can be checked."""
     counts = store.manifest["counts"]
-    size = sum(file.stat().st_size for file in folder.iterdir())
     return (
         f"wrote {folder}: {counts['groups']} tasks, {counts['training_pairs']} training pairs, "
-        f"{counts['scored_outputs']} scored outputs, {counts['puzzles']} puzzles, {size / 1e6:.1f} MB"
+        f"{counts['scored_outputs']} scored outputs, {counts['puzzles']} puzzles, {megabytes(folder)}"
     )
 
 
-def _boards(
-    kind: Kind,
-    *,
+# Sudokus and mazes --------------------------------------------------------------------------------------------------
+
+BOARDS = {kind.name: kind for kind in (sudoku.KIND, maze.KIND)}
+DEFAULT_ROWS = 1000
+# Training rows drawn beyond those asked for, to take the place of rows that the test file holds as well.
+SPARE_ROWS = 100
+
+
+def build_boards(
+    kind: str,
     out: Path,
-    csv: Sequence[Path] | None,
-    generate: bool,
-    train_rows: int,
-    test_rows: int | None,
-    seed: int,
-    workers: int,
-    download: str | None,
+    *,
+    csv: Sequence[Path] | None = None,
+    train_rows: int = DEFAULT_ROWS,
+    test_rows: int | None = None,
+    seed: int = 0,
     **wish: int | None,
-) -> None:
-    """The commands `sudoku` and `maze`; `wish` is what only generating understands."""
-    del download  # what is neither read nor generated is downloaded
+) -> BoardStore:
+    """Build a dataset of `sudoku` or `maze`, write it to the folder `out`, and print what was found.
+
+    From two CSV files as published (train, test), or generated; only then `wish` has a meaning: the `side`, and for
+    Sudokus the least `guesses`. Raises InputError where files are malformed or boards as wished do not seem to exist.
+    """
+    refuse_foreign(out)
+    of = BOARDS[kind]
     given = {name: value for name, value in wish.items() if value is not None}
-    if given and not generate:
+    if csv is None:
+        train, test, facts = _generate(of, {**of.wish, **given}, train_rows, test_rows or DEFAULT_ROWS, seed)
+    elif given:
         raise InputError(f"--{next(iter(given))} goes with --generate, found it without")
-    build_boards(
-        kind,
-        out,
-        files=csv,
-        wish=given if generate else None,
-        train_rows=train_rows,
-        test_rows=test_rows,
-        seed=seed,
-        workers=workers,
+    else:
+        train, test, facts = _read(of, csv, train_rows, test_rows, seed)
+    side = math.isqrt(train.questions.shape[1])
+    store = board_store(kind, of.vocabulary(side), train, test, {"seed": seed, **facts})
+    boards.save(store, out)
+    print(
+        f"wrote {out}: {len(train)} training and {len(test)} test puzzles of {side} x {side}, "
+        f"mean rating {train.ratings.mean():.1f} and {test.ratings.mean():.1f}, {megabytes(out)}"
     )
+    return store
+
+
+Split: TypeAlias = tuple[BoardRows, BoardRows, dict[str, Any]]  # training boards, test boards, facts about them
+
+
+def _generate(kind: Kind, wish: dict[str, int], train_rows: int, test_rows: int, seed: int) -> Split:
+    try:
+        from data_prep.generators import make_boards
+    except ModuleNotFoundError as error:
+        raise InputError(f"--generate needs the package {error.name}: pip install {error.name}") from error
+
+    # The test boards come first: they do not depend on how many train.
+    rows = make_boards(kind, wish, test_rows + train_rows, seed)
+    return rows[test_rows:], rows[:test_rows], {"source": "generated", "generator": wish}
+
+
+def _read(kind: Kind, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int) -> Split:
+    """Rows drawn from two files; training rows that equal a test row up to symmetry are left out and replaced."""
+    train, train_total = sample(read_csv(files[0], kind.parse), train_rows + SPARE_ROWS, seed)
+    test, test_total = sample(read_csv(files[1], kind.parse), test_rows, seed)
+    sizes = [rows.questions.shape[1] for rows in (train, test)]
+    if sizes[0] != sizes[1]:
+        raise InputError(f"training puzzles of {sizes[0]} cells and test puzzles of {sizes[1]}, expected one size")
+    shared = np.isin(kind.class_digests(train), kind.class_digests(test))
+    if shared.any():
+        print(f"left out {int(shared.sum())} drawn training puzzles that equal test puzzles up to symmetry")
+    if shared.all():
+        raise InputError(f"{files[0]}: every puzzle drawn equals a test puzzle up to symmetry")
+    read = [
+        {"name": path.name, "rows": rows, "digest": file_digest(path)}
+        for path, rows in zip(files, (train_total, test_total), strict=True)
+    ]
+    return train[~shared][:train_rows], test, {"source": "csv", "files": read, "left_out": int(shared.sum())}
+
+
+def megabytes(folder: Path) -> str:
+    """The size of all files in a folder."""
+    return f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB"
 
 
 # The command --------------------------------------------------------------------------------------------------------
@@ -246,17 +298,22 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
 
 
-def _add_board_options(parser: argparse.ArgumentParser, kind: Kind) -> None:
+def _add_board_options(parser: argparse.ArgumentParser, kind: str) -> None:
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--csv", nargs=2, metavar=("TRAIN", "TEST"), type=Path, help="the two published files")
-    source.add_argument("--download", choices=[kind.published], help="fetch the published files into the cache")
-    source.add_argument("--generate", action="store_true", help="make puzzles here")
+    source.add_argument("--generate", dest="csv", action="store_const", const=None, help="make puzzles here")
     add("--train-rows", metavar="N", type=whole(1), default=DEFAULT_ROWS, help="training puzzles, drawn (1000)")
     add("--test-rows", metavar="N", type=whole(1), help="test puzzles, drawn (published files: all, generated: 1000)")
     add("--seed", metavar="N", type=whole(), default=0, help="which rows are drawn, which puzzles are made (0)")
-    add("--workers", metavar="N", type=whole(1), default=os.cpu_count(), help="threads that generate (all cores)")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
+    add = parser.add_argument_group("with --generate").add_argument
+    if kind == "sudoku":
+        add("--side", type=int, choices=list(sudoku.BOXES), help="cells of a row (9); smaller train in minutes")
+        add("--guesses", metavar="N", type=whole(), help="least guesses our solver needs (0); 20: extreme-like")
+    else:
+        sides = whole(maze.SMALLEST_SIDE, maze.LARGEST_SIDE)
+        add("--side", metavar="N", type=sides, help="cells of a row (30)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,17 +324,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arc = commands.add_parser("arc", help="ARC tasks: a recipe, your own files, or both merged")
     _add_arc_options(arc)
     arc.set_defaults(run=build_arc)
-    for kind, name in ((sudoku.KIND, "Sudokus"), (maze.KIND, "mazes")):
-        board = commands.add_parser(kind.name, help=f"{name} from the published files or made here")
+    for kind, name in (("sudoku", "Sudokus"), ("maze", "mazes")):
+        board = commands.add_parser(kind, help=f"{name} from the published files or made here")
         _add_board_options(board, kind)
-        board.set_defaults(run=_boards, kind=kind)
-        add = board.add_argument_group("with --generate").add_argument
-        if kind is sudoku.KIND:
-            add("--side", type=int, choices=list(sudoku.BOXES), help="cells of a row (9); smaller train in minutes")
-            add("--guesses", metavar="N", type=whole(), help="least guesses our solver needs (0); 20: extreme-like")
-        else:
-            sides = whole(maze.SMALLEST_SIDE, maze.LARGEST_SIDE)
-            add("--side", metavar="N", type=sides, help="cells of a row (30)")
+        board.set_defaults(run=build_boards, kind=kind)
     options = vars(parser.parse_args(argv))
     run = options.pop("run")
     run(**options)

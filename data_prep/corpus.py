@@ -2,8 +2,9 @@
 
 import hashlib
 import importlib.util
-import sys
-import tempfile
+import io
+import os
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -163,21 +164,15 @@ def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) ->
 
     Raises InputError when the network, the archive or the content digest fails; the cache then stays as it was.
     """
-    import pooch  # here, because only this function needs it and it takes time to import
-
-    cache = Path(pooch.os_cache("arc-trm")) if cache is None else cache
-    target = cache / f"{CONCEPTARC}-{CONCEPTARC_COMMIT[:8]}"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = (cache or caches / "arc-trm") / f"{CONCEPTARC}-{CONCEPTARC_COMMIT[:8]}"
     if target.is_dir() and content_digest(target) == CONCEPTARC_DIGEST:
         return target
-    pooch.get_logger().setLevel("WARNING")
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            show = sys.stderr.isatty()
-            archive = pooch.retrieve(url, known_hash=None, fname="archive.zip", path=folder, progressbar=show)
-            files = _task_files(Path(archive))
+        with urllib.request.urlopen(url, timeout=60) as reply:
+            files = _task_files(reply.read())
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"cannot download ConceptARC from {url} ({reason}); name a folder instead") from error
+        raise InputError(f"cannot download ConceptARC from {url} ({error}); name a folder instead") from error
     if _content_digest(files) != CONCEPTARC_DIGEST:
         raise InputError(f"{url}: content digest {_content_digest(files)}, expected {CONCEPTARC_DIGEST}")
     with new_folder(target) as fresh:
@@ -187,9 +182,9 @@ def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) ->
     return target
 
 
-def _task_files(archive: Path) -> dict[str, bytes]:
+def _task_files(archive: bytes) -> dict[str, bytes]:
     """The files `*/corpus/Concept/Task.json` of an archive by `Concept/Task.json`, and no other shape of name."""
-    with zipfile.ZipFile(archive) as packed:
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
         names = [name.split("/") for name in packed.namelist() if ".." not in name and name.endswith(".json")]
         return {"/".join(n[2:]): packed.read("/".join(n)) for n in names if len(n) == 4 and n[1] == "corpus"}
 

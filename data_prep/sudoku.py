@@ -1,4 +1,4 @@
-"""Sudokus in tokens: rules, symmetries, published files, and a generator whose puzzles have one solution by proof.
+"""Sudokus in tokens: rules, symmetries, published files.
 
 Tokens as published: 0 PAD (never used, all cells are there), 1 blank, 2 … side + 1 the digits 1 … side.
 """
@@ -6,12 +6,11 @@ Tokens as published: 0 PAD (never used, all cells are there), 1 blank, 2 … sid
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.boards import BoardRows, Kind, Make, RowError, compiled, encode, require
+from data_prep.boards import BoardRows, Kind, RowError, encode, require
 from data_prep.grid import mix
 
 BLANK = 1
@@ -111,10 +110,10 @@ def class_digests(rows: BoardRows) -> NDArray[np.uint64]:
     """A number for every puzzle, uint64[n], the same for all its shuffles.
 
     The canonical form under the 3,359,232 · 9! symmetries of the 9×9 square would take seconds a puzzle. Instead
-    every cell gets a colour (given or not), which is refined by the colours of its row, band, column, stack, box and
-    of the cells with the same digit of the solution; the digest sums up the last colours. Equal up to symmetry
-    implies equal digests, so that nothing shared is missed; different puzzles that no such refinement tells apart
-    are taken for the same, which costs a puzzle or two and no honesty.
+    every cell gets a colour (given or not), which is refined by the colours of its row, column and box and of the
+    cells with the same digit of the solution; the digest sums up the last colours. Equal up to symmetry implies equal
+    digests, so that nothing shared is missed; different puzzles that no such refinement tells apart are taken for the
+    same, which costs a puzzle or two and no honesty.
     """
     parts = [_digests(rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)]
     return np.concatenate([np.zeros(0, np.uint64), *parts])
@@ -123,31 +122,21 @@ def class_digests(rows: BoardRows) -> NDArray[np.uint64]:
 def _digests(rows: BoardRows) -> NDArray[np.uint64]:
     count, cells = rows.questions.shape
     side = side_of(cells)
-    box_rows, box_columns = BOXES[side]
-    boxes = (count, side // box_rows, box_rows, side // box_columns, box_columns)
+    tables = units(side).reshape(3, side, side)
+    # Cells in the order of the tables, divided by the side, are the numbers of their row, column or box.
+    lines = [np.argsort(table, axis=None) // side for table in tables]
     digits = rows.answers.astype(np.int64) - (1 + DIGIT_OFFSET)
     by_digit = np.argsort(digits, axis=1, kind="stable")
-    colours = mix((rows.questions != BLANK).astype(np.uint64)).reshape(count, side, side)
+    colours = mix((rows.questions != BLANK).astype(np.uint64))
     for _ in range(ROUNDS):
-        rows_and_bands, columns_and_stacks = (
-            _line_colours(colours, box_rows),
-            _line_colours(colours.swapaxes(1, 2), box_columns),
+        row, column, box = (
+            mix(colours[:, table].sum(axis=2))[:, line] for table, line in zip(tables, lines, strict=True)
         )
-        lines = rows_and_bands[:, :, None] + columns_and_stacks[:, None]
-        box = mix(colours.reshape(boxes).sum(axis=(2, 4), keepdims=True))
-        box = np.broadcast_to(box, boxes).reshape(colours.shape)
-        same = np.take_along_axis(colours.reshape(count, cells), by_digit, axis=1).reshape(colours.shape).sum(axis=2)
-        digit = np.take_along_axis(mix(same), digits, axis=1).reshape(colours.shape)
-        # Odd factors keep the three kinds of neighbours apart; lines and columns may be exchanged.
-        colours = mix(colours + lines * np.uint64(3) + box * np.uint64(5) + digit * np.uint64(7))
-    return mix(colours.sum(axis=(1, 2)))
-
-
-def _line_colours(colours: NDArray[np.uint64], block: int) -> NDArray[np.uint64]:
-    """A colour for each row of squares[n, s, s], made of its cells and of the rows of its band, uint64[n, s]."""
-    lines = mix(colours.sum(axis=2))
-    bands = mix(lines.reshape(len(lines), -1, block).sum(axis=2))
-    return mix(lines + np.repeat(bands, block, axis=1) * np.uint64(3))
+        same = np.take_along_axis(colours, by_digit, axis=1).reshape(count, side, side).sum(axis=2)
+        digit = np.take_along_axis(mix(same), digits, axis=1)
+        # Odd factors keep the three kinds of neighbours apart; rows and columns may be exchanged.
+        colours = mix(colours + (row + column) * np.uint64(3) + box * np.uint64(5) + digit * np.uint64(7))
+    return mix(colours.sum(axis=1))
 
 
 # Published files ----------------------------------------------------------------------------------------------------
@@ -170,227 +159,10 @@ def parse(questions: Sequence[str], answers: Sequence[str], ratings: Sequence[st
     return BoardRows(question, answer, np.array(ratings, dtype=np.float32))
 
 
-# Solving ------------------------------------------------------------------------------------------------------------
-#
-# A puzzle is uint16[L] here: bit d - 1 of a cell says that digit d may stand there, so that a blank has all bits.
-# A puzzle's rating is the number of guessed values over the whole search, the one that also proves that there is no
-# second solution. Loops copy arrays, because numba takes seconds to compile an assignment to a slice.
-
-Masks = NDArray[np.uint16]
-
-
-class Search(NamedTuple):
-    """The units of a side and the memory of one search, reused by the next; one per thread."""
-
-    units: NDArray[np.int64]  # [3 * side, side]
-    levels: Masks  # [L + 1, L] the puzzle after each guess held at a time
-    found: Masks  # [2, L] solutions
-    counts: NDArray[np.int64]  # [2] solutions, guesses
-    start: NDArray[np.int64]  # [L] how many low values a guess skips at first: none, so that ratings repeat
-
-
-def search_memory(side: int) -> Search:
-    """Fresh memory for searches of this side."""
-    cells = side * side
-    masks = np.zeros((cells + 3, cells), dtype=np.uint16)
-    return Search(units(side), masks[2:], masks[:2], np.zeros(2, np.int64), np.zeros(cells, np.int64))
-
-
-@compiled
-def _settle(mask: Masks, units: NDArray[np.int64]) -> bool:
-    """Fill naked and hidden singles until none is left; False on a contradiction."""
-    full = (1 << units.shape[1]) - 1
-    turn, unchanged = 0, 0
-    while unchanged < len(units):
-        unit = units[turn]
-        turn = (turn + 1) % len(units)
-        unchanged += 1
-        settled, once, twice = 0, 0, 0
-        for cell in unit:
-            left = mask[cell]
-            if left & (left - 1) == 0:
-                if left == 0 or left & settled:
-                    return False
-                settled |= left
-            twice |= once & left
-            once |= left
-        if once != full:
-            return False
-        hidden = once & ~twice & ~settled
-        if not hidden and not twice & settled:
-            continue
-        unchanged = 0
-        for cell in unit:
-            left = mask[cell]
-            if left & (left - 1):
-                single = left & hidden
-                if single & (single - 1):
-                    return False
-                mask[cell] = single if single else left & ~settled
-    return True
-
-
-@compiled
-def _narrowest(mask: Masks) -> int:
-    """The first open cell with the fewest candidates, -1 when none is open."""
-    best, fewest = -1, 99
-    for cell in range(mask.size):
-        left, count = mask[cell], 0
-        while left:
-            left &= left - 1
-            count += 1
-        if 1 < count < fewest:
-            best, fewest = cell, count
-            if count == 2:
-                break
-    return best
-
-
-@compiled
-def _search(memory: Search, level: int, limit: int) -> None:
-    """Count solutions, up to `limit`, and guesses of what a level poses; memory.found keeps the solutions."""
-    mask = memory.levels[level]
-    if not _settle(mask, memory.units):
-        return
-    cell = _narrowest(mask)
-    if cell < 0:
-        for i in range(mask.size):
-            memory.found[memory.counts[0], i] = mask[i]
-        memory.counts[0] += 1
-        return
-    side = memory.units.shape[1]
-    for i in range(side):
-        bit = 1 << (memory.start[cell] + i) % side
-        if mask[cell] & bit and memory.counts[0] < limit:
-            memory.counts[1] += 1
-            for other in range(mask.size):
-                memory.levels[level + 1, other] = mask[other]
-            memory.levels[level + 1, cell] = bit
-            _search(memory, level + 1, limit)
-
-
-@compiled
-def _solve(puzzle: Masks, memory: Search, limit: int) -> tuple[int, int]:
-    """(solutions up to `limit`, guesses) of a puzzle."""
-    memory.counts[0] = memory.counts[1] = 0
-    for cell in range(puzzle.size):
-        memory.levels[0, cell] = puzzle[cell]
-    _search(memory, 0, limit)
-    return memory.counts[0], memory.counts[1]
-
-
-# Generating ---------------------------------------------------------------------------------------------------------
-
-ATTEMPTS_PER_CHUNK = 32
-# Most givens beyond a minimal puzzle: there are only a few dozen minimal 4×4 puzzles up to symmetry.
-EXTRA_GIVENS = {4: 4, 6: 0, 9: 0}
-
-
-def maker(side: int = 9, guesses: int = 0) -> Make:
-    """Makes puzzles that need at least so many guesses; a pure function of the random numbers.
-
-    Every puzzle has one solution (the search for a second one ran to its end) and is rated by its guesses. It is
-    minimal or, at side 4, given some cells more. One minimal 9×9 puzzle of 33 needs 20 guesses, one of 220 needs 40.
-    """
-
-    def make(rng: np.random.Generator) -> tuple[int, BoardRows]:
-        puzzles = np.zeros((ATTEMPTS_PER_CHUNK, side * side), dtype=np.uint16)
-        solutions, ratings = puzzles.copy(), np.zeros(ATTEMPTS_PER_CHUNK, dtype=np.int64)
-        made = _make(puzzles, solutions, ratings, (guesses, EXTRA_GIVENS[side]), rng, search_memory(side))
-        rows = BoardRows(
-            _tokens(puzzles[:made], side), _tokens(solutions[:made], side), ratings[:made].astype(np.float32)
-        )
-        return ATTEMPTS_PER_CHUNK, rows
-
-    return make
-
-
-def _tokens(masks: Masks, side: int) -> NDArray[np.uint8]:
-    digits = np.log2(masks).astype(np.uint8) + np.uint8(1 + DIGIT_OFFSET)
-    return np.where(masks == (1 << side) - 1, np.uint8(BLANK), digits)
-
-
-@compiled
-def _shuffled(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """0 … count - 1 in a random order."""
-    values = np.arange(count)
-    for i in range(count - 1, 0, -1):
-        j = int(rng.random() * (i + 1))
-        values[i], values[j] = values[j], values[i]
-    return values
-
-
-@compiled
-def _copy(source: Masks, target: Masks) -> None:
-    for cell in range(target.size):
-        target[cell] = source[cell]
-
-
-@compiled
-def _fill(solution: Masks, rng: np.random.Generator, memory: Search) -> None:
-    """A random full grid: a first row in random order, the rest searched with random first values."""
-    side = memory.units.shape[1]
-    row = _shuffled(side, rng)
-    for cell in range(solution.size):
-        solution[cell] = 1 << row[cell] if cell < side else (1 << side) - 1
-        memory.start[cell] = int(rng.random() * side)
-    _solve(solution, memory, 1)
-    _copy(memory.found[0], solution)
-    for cell in range(solution.size):
-        memory.start[cell] = 0
-
-
-@compiled
-def _minimise(puzzle: Masks, rng: np.random.Generator, memory: Search) -> None:
-    """Blank every given, in a random order, whose loss leaves the solution unique.
-
-    One pass is enough: a given that was needed is still needed when others have gone after it.
-    """
-    blank = (1 << memory.units.shape[1]) - 1
-    for cell in _shuffled(puzzle.size, rng):
-        given = puzzle[cell]
-        if given != blank:
-            puzzle[cell] = blank ^ given  # a solution with another digit here would be a second one
-            puzzle[cell] = given if _solve(puzzle, memory, 1)[0] else blank
-
-
-@compiled
-def _make(
-    puzzles: Masks,
-    solutions: Masks,
-    ratings: NDArray[np.int64],
-    wish: tuple[int, int],
-    rng: np.random.Generator,
-    memory: Search,
-) -> int:
-    """Fill uint16[n, L], uint16[n, L], int64[n] from n attempts; how many met the wish (guesses, extra givens)."""
-    target, extra_givens = wish
-    made = 0
-    for _ in range(ratings.size):
-        puzzle, solution = puzzles[made], solutions[made]
-        _fill(solution, rng, memory)
-        _copy(solution, puzzle)
-        _minimise(puzzle, rng, memory)
-        adds = int(rng.random() * (extra_givens + 1))
-        for cell in _shuffled(puzzle.size, rng):
-            if puzzle[cell] != solution[cell] and adds:
-                puzzle[cell] = solution[cell]
-                adds -= 1
-        found, ratings[made] = _solve(puzzle, memory, 2)
-        made += found == 1 and ratings[made] >= target
-    return made
-
-
 KIND = Kind(
     name="sudoku",
-    published="sudoku-extreme",
-    url="https://huggingface.co/datasets/sapientinc/sudoku-extreme/resolve/main",
-    published_rows=(3_831_994, 422_786),
     parse=parse,
     class_digests=class_digests,
     vocabulary=vocab_size,
-    findings=lambda rows: {},
-    maker=maker,
     wish={"side": 9, "guesses": 0},
-    patience=30_000,
 )

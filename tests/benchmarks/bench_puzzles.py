@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from arc_trm.boards import CHECKS, BoardSource
-from data_prep import maze, sudoku
-from data_prep.boards import BoardRows, BoardStore, board_store, generate
+from data_prep.boards import BoardRows, BoardStore, board_store
+from data_prep.generators import generate, maze_maker, sudoku_maker
 from data_prep.maze import views
 from data_prep.sudoku import class_digests
 from tests.benchmarks.table import Row, median_seconds
@@ -61,16 +61,16 @@ def run() -> list[Row]:
     minimal, sudokus = generating(
         "make minimal sudokus",
         "9x9",
-        generate(sudoku.maker(), 1, WORKERS),
+        generate(sudoku_maker(), 1, WORKERS),
         f"{workers}, target >= 1000",
     )
     hard, _ = generating(
         "make hard sudokus",
         "9x9, 20 guesses",
-        generate(sudoku.maker(guesses=20), 1, WORKERS),
+        generate(sudoku_maker(guesses=20), 1, WORKERS),
         workers,
     )
-    long, mazes = generating("make mazes", "30x30", generate(maze.maker(), 1, WORKERS), f"{workers}, target >= 300")
+    long, mazes = generating("make mazes", "30x30", generate(maze_maker(), 1, WORKERS), f"{workers}, target >= 300")
     sudokus, mazes = sudokus[:4000], mazes[:1000]
     solving = len(mazes) / median_seconds(lambda: views(mazes.questions), repeats=3)
     digesting = len(sudokus) / median_seconds(lambda: class_digests(sudokus), repeats=3)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_prep.boards import BoardRows, BoardStore, board_store, load, save
+from data_prep.build import build_boards
 from data_prep.files import InputError
 from data_prep.show import describe_dataset
 from data_prep.store import open_store
@@ -65,6 +66,13 @@ def test_damage_is_named(tmp_path: Path) -> None:
     answers.unlink()
     with pytest.raises(InputError, match=r"test_answers\.npy: cannot read"):
         load(folder)
+
+
+def test_generating_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "data_prep.generators", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(InputError, match="--generate needs the package numba: pip install numba"):
+        build_boards("maze", tmp_path / "data")
 
 
 def test_reading_and_training_load_no_numba() -> None:

