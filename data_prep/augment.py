@@ -7,34 +7,19 @@ fingerprint of any augmentation is then ten multiplications a pair. Unequal task
 about 2**-60, and the price would be one puzzle less.
 """
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import permutations
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, INVERSE_DIHEDRAL, MAX_SIDE, Grid, dihedral, mix
-
-
-class GridPair(Protocol):
-    """Anything with an input grid and an output grid that may be hidden."""
-
-    @property
-    def input(self) -> Grid:
-        """The question."""
-
-    @property
-    def output(self) -> Grid | None:
-        """The answer, None where it is hidden."""
-
+from data_prep.tasks import Pair
 
 _CONSTANTS = np.random.Generator(np.random.Philox(key=20250716))
 _WEIGHTS = _CONSTANTS.integers(0, 2**64, size=(2, MAX_SIDE, MAX_SIDE), dtype=np.uint64)  # input, output
 _VALUES = _CONSTANTS.integers(0, 2**64, size=COLOURS, dtype=np.uint64)
-_CHUNK = 1 << 16
 
 
 def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
@@ -51,7 +36,7 @@ def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
     return sums
 
 
-def _task_weights(pairs: Sequence[GridPair]) -> NDArray[np.uint64]:
+def _task_weights(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
     """uint64[8, 10, pairs]: the linear fingerprint of every pair under every dihedral element."""
     weights = np.zeros((8, COLOURS, len(pairs)), dtype=np.uint64)
     for i, pair in enumerate(pairs):
@@ -66,18 +51,14 @@ def _fingerprints(
 ) -> NDArray[np.uint64]:
     """uint64[k]: one number per augmented task, the same whatever the order of its pairs."""
     result = np.empty(len(elements), dtype=np.uint64)
-    for start in range(0, len(elements), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        values, sums = _VALUES[colours[part]], np.empty(len(elements[part]), dtype=np.uint64)
-        for element in range(8):
-            chosen = np.flatnonzero(elements[part] == element)
-            sums[chosen] = mix(values[chosen] @ weights[element]).sum(axis=1, dtype=np.uint64)
-        result[part] = sums
+    for element in range(8):
+        chosen = elements == element
+        result[chosen] = mix(_VALUES[colours[chosen]] @ weights[element]).sum(axis=1, dtype=np.uint64)
     return result
 
 
 def distinct_augmentations(
-    pairs: Sequence[GridPair], count: int, rng: np.random.Generator
+    pairs: Sequence[Pair], count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """(dihedral uint8[k], permutation uint8[k, 10]): the identity and up to `count` others, in random order.
 
@@ -88,13 +69,12 @@ def distinct_augmentations(
     if count < 0:
         raise ValueError(f"{count} augmentations, expected at least 0")
     weights = _task_weights(pairs)
-    used = np.flatnonzero(weights.any(axis=(0, 2)))
-    used = used[used > 0]
     drawn = _random_elements(2 * count + 1, rng)
     chosen = _first_distinct(weights, *drawn, count)
     if len(chosen[0]) == count + 1:
         return chosen
-    every = _all_elements(used, rng)
+    used = np.flatnonzero(weights.any(axis=(0, 2)))
+    every = _all_elements(used[used > 0], rng)
     elements, colours = (np.concatenate(both) for both in zip(drawn, every, strict=True))
     return _first_distinct(weights, elements, colours, count)
 
@@ -130,10 +110,5 @@ def _all_elements(used: NDArray[np.int64], rng: np.random.Generator) -> tuple[ND
 @lru_cache(maxsize=COLOURS)
 def _injections(n: int) -> NDArray[np.uint8]:
     """uint8[9!/(9-n)!, 9]: each way to send n colours into 1-9, then the colours left over, ascending."""
-    count = math.perm(COLOURS - 1, n)
-    flat = (c for chosen in permutations(range(1, COLOURS), n) for c in chosen)
-    heads = np.fromiter(flat, dtype=np.uint8, count=count * n).reshape(count, n)
-    taken = np.zeros((count, COLOURS - 1), dtype=bool)
-    np.put_along_axis(taken, heads.astype(np.int64) - 1, True, axis=1)
-    tails = np.argsort(taken, axis=1, kind="stable")[:, : COLOURS - 1 - n] + 1
-    return np.concatenate([heads, tails.astype(np.uint8)], axis=1)
+    colours = range(1, COLOURS)
+    return np.array([(*head, *(c for c in colours if c not in head)) for head in permutations(colours, n)], np.uint8)

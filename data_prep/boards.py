@@ -5,9 +5,8 @@ boards themselves are kept. The rules of each kind are in data_prep.sudoku and d
 """
 
 import csv
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,18 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.files import (
-    InputError,
-    Manifest,
-    load_arrays,
-    new_manifest,
-    read_manifest,
-    save_arrays,
-    verify_digests,
-)
-from data_prep.progress import Progress
+from data_prep.files import InputError, Manifest, load_arrays, new_manifest, read_manifest, save_arrays
 
-KINDS = ("sudoku", "maze")
 SPLITS = ("train", "test")
 
 
@@ -97,15 +86,10 @@ def save(store: BoardStore, folder: Path | str) -> None:
     save_arrays(folder, store.manifest, arrays)
 
 
-def load(folder: Path | str, verify: bool = False) -> BoardStore:
-    """Open a dataset without copying it; `verify` also compares every file with its digest.
-
-    Raises InputError when a file is missing, of another shape or type, or (with `verify`) changed.
-    """
+def load(folder: Path | str) -> BoardStore:
+    """Open a dataset without copying it; raises InputError when a file is missing or of another shape or type."""
     folder = Path(folder)
-    manifest = read_manifest(folder, KINDS)
-    if verify:
-        verify_digests(folder, manifest)
+    manifest = read_manifest(folder, ("sudoku", "maze"))
     cells = int(manifest["side"]) ** 2
     columns: dict[str, tuple[type[np.generic], tuple[int | str, ...]]] = {
         "questions": (np.uint8, ("n", cells)),
@@ -122,12 +106,10 @@ def load(folder: Path | str, verify: bool = False) -> BoardStore:
 # Published files ----------------------------------------------------------------------------------------------------
 
 HEADER = ["source", "question", "answer", "rating"]
-# Rows checked together: enough for fast array operations, a few megabytes of memory.
-CHUNK = 8192
 
 
 class RowError(Exception):
-    """A row of a chunk is malformed: its index in the chunk and what is wrong."""
+    """A row is malformed: its place among those that are read and what is wrong."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -138,46 +120,47 @@ class RowError(Exception):
 Parse: TypeAlias = Callable[[Sequence[str], Sequence[str], Sequence[str]], BoardRows]
 
 
-def read_csv(path: Path, parse: Parse) -> Iterator[BoardRows]:
-    """The boards of a file in chunks, all of one size; memory does not grow with the file.
+def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> tuple[BoardRows, int]:
+    """(`count` boards drawn without replacement, in drawn order; how many there are); None takes all, in order.
 
-    Raises InputError that names file and line for anything that is not as published.
+    Every row gets a random number, and the smallest are drawn. The file is read twice, so that memory holds the drawn
+    rows alone. Raises InputError that names file and line for anything drawn that is not as published.
     """
     try:
-        with (
-            open(path, newline="", encoding="utf-8") as file,
-            Progress(f"reading {path.name}", unit="rows") as progress,
-        ):
-            reader = csv.reader(file, strict=True)
-            header = next(reader, [])
+        with open(path, newline="", encoding="utf-8") as file:
+            header = next(csv.reader([file.readline()]), [])
             if header != HEADER:
                 raise InputError(f"{path}: line 1: found {','.join(header)[:80]!r}, expected {','.join(HEADER)}")
-            line, cells = 2, None
-            while rows := list(itertools.islice(reader, CHUNK)):
-                try:
-                    chunk = _parse_rows(rows, parse)
-                except RowError as error:
-                    raise InputError(f"{path}: line {line + error.index}: {error}") from error
-                cells = cells or chunk.questions.shape[1]
-                if chunk.questions.shape[1] != cells:
-                    raise InputError(f"{path}: line {line}: {chunk.questions.shape[1]} cells, expected {cells}")
-                line += len(rows)
-                if reader.line_num != line - 1:  # then the lines named in messages would be wrong
-                    raise InputError(f"{path}: a field before line {reader.line_num} holds a line break")
-                progress.update(len(rows))
-                yield chunk
-    except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num}: {error}, expected CSV") from error
+            total = sum(1 for _ in file)
+            keys = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)).random_raw(total)
+            drawn = np.arange(total) if count is None else np.argsort(keys, kind="stable")[:count]
+            places = {row: place for place, row in enumerate(drawn.tolist())}
+            lines = [""] * len(drawn)
+            file.seek(0)
+            for row, line in enumerate(file, start=-1):
+                if row in places:
+                    lines[places[row]] = line
+        if not lines:
+            raise InputError(f"{path}: no puzzle in the file, expected rows after the header")
+        return _parse_lines(lines, parse), total
+    except RowError as error:
+        raise InputError(f"{path}: line {drawn[error.index] + 2}: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not text in UTF-8 ({error.reason})") from error
 
 
-def _parse_rows(rows: Sequence[Sequence[str]], parse: Parse) -> BoardRows:
-    for index, row in enumerate(rows):
+def _parse_lines(lines: Sequence[str], parse: Parse) -> BoardRows:
+    rows = []
+    for index, line in enumerate(lines):
+        try:
+            [row] = csv.reader([line], strict=True)
+        except (csv.Error, ValueError) as error:
+            raise RowError(index, f"{error}, expected CSV") from error
         if len(row) != len(HEADER):
             raise RowError(index, f"{len(row)} fields, expected {len(HEADER)}: {','.join(HEADER)}")
+        rows.append(row)
     _, questions, answers, ratings = zip(*rows, strict=True)
     return parse(questions, answers, ratings)
 
@@ -206,30 +189,6 @@ def require(valid: NDArray[np.bool_], problem: str) -> None:
     """Raise RowError for the first row that is not valid."""
     if not valid.all():
         raise RowError(int(np.argmin(valid)), problem)
-
-
-def sample(chunks: Iterator[BoardRows], count: int | None, seed: int) -> tuple[BoardRows, int]:
-    """(`count` boards drawn without replacement, in drawn order; how many there were); None keeps all in order.
-
-    Every row gets a random number and the smallest are kept: one pass, memory for the kept rows alone.
-    """
-    kept: list[BoardRows] = []
-    keys = np.zeros(0, dtype=np.uint64)
-    source = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
-    total = 0
-    for chunk in chunks:
-        total += len(chunk)
-        kept.append(chunk)
-        if count is None:
-            continue
-        keys = np.concatenate([keys, np.asarray(source.random_raw(len(chunk)), np.uint64)])
-        if len(keys) > 2 * count + CHUNK:
-            best = np.argsort(keys, kind="stable")[:count]
-            kept, keys = [BoardRows.concatenate(kept)[best]], keys[best]
-    if not total:
-        raise InputError("no puzzle in the file, expected rows after the header")
-    rows = BoardRows.concatenate(kept)
-    return (rows if count is None else rows[np.argsort(keys, kind="stable")[:count]]), total
 
 
 # The two kinds ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from data_prep import boards, maze, sudoku
-from data_prep.boards import BoardRows, BoardStore, Kind, board_store, read_csv, sample
+from data_prep.boards import BoardRows, BoardStore, Kind, board_store, read_csv
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
 from data_prep.corpus import (
     CONCEPTARC,
@@ -33,9 +33,7 @@ from data_prep.corpus import (
     merge,
     own_corpus,
     pinned_corpus,
-)
-from data_prep.corpus import (
-    hold_out as without_tasks,
+    split_off,
 )
 from data_prep.files import InputError, file_digest, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
@@ -76,7 +74,7 @@ def build_arc(
     if hold_out:
         if not training:
             raise InputError("--hold-out: there is no training corpus to hold tasks of")
-        training[0], held = without_tasks(training[0], hold_out, partial(_fits, canvas))
+        training[0], held = split_off(training[0], hold_out, partial(_fits, canvas))
         asked.append(held)
         held_out = {task.name for task in held.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
@@ -85,14 +83,8 @@ def build_arc(
     entries = fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
-    facts = {
-        "recipe": recipe,
-        "canvas": canvas,
-        "held_out": sorted(held_out),
-        "corpora": described,
-        **merged.describe(),
-    }
-    store = build_store(entries, augmentations, seed, facts)
+    facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
+    store = build_store(entries, augmentations, seed, {**facts, **merged.describe()})
     save(store, out)
     print(summary(store, out))
     return store
@@ -121,7 +113,12 @@ def _corpora(
     if challenges is not None:
         asked.append(own_corpus("competition", challenges))
     training, asked = training + own, asked + own_scored
-    _refuse_repeated(training + asked)
+    names = [corpus.name for corpus in training + asked]
+    if not names:
+        raise InputError("nothing to build from, expected --recipe, --source or --scored")
+    for name in set(names):
+        if names.count(name) > 1:
+            raise InputError(f"corpus {name} is named twice, expected every name once")
     return training, asked, guarded, {corpus.name for corpus in own + own_scored}
 
 
@@ -142,15 +139,6 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
     if corpus.version == "unpinned":
         print(f"{conceptarc}: not the pinned content of ConceptARC ({len(corpus.tasks)} tasks), taken as it is")
     return corpus
-
-
-def _refuse_repeated(corpora: Sequence[Corpus]) -> None:
-    names = [corpus.name for corpus in corpora]
-    if not names:
-        raise InputError("nothing to build from, expected --recipe, --source or --scored")
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"corpus {name} is named twice, expected every name once")
 
 
 def _fits(side: int, task: Task) -> bool:
@@ -256,8 +244,8 @@ def _generate(kind: Kind, wish: dict[str, int], train_rows: int, test_rows: int,
 
 def _read(kind: Kind, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int) -> Split:
     """Rows drawn from two files; training rows that equal a test row up to symmetry are left out and replaced."""
-    train, train_total = sample(read_csv(files[0], kind.parse), train_rows + SPARE_ROWS, seed)
-    test, test_total = sample(read_csv(files[1], kind.parse), test_rows, seed)
+    train, train_total = read_csv(files[0], kind.parse, train_rows + SPARE_ROWS, seed)
+    test, test_total = read_csv(files[1], kind.parse, test_rows, seed)
     sizes = [rows.questions.shape[1] for rows in (train, test)]
     if sizes[0] != sizes[1]:
         raise InputError(f"training puzzles of {sizes[0]} cells and test puzzles of {sizes[1]}, expected one size")

@@ -108,14 +108,11 @@ def placement_limits(input_shape: Shape, output_shape: Shape, side: int = CANVAS
     return rows, columns
 
 
-# Size rules: what the shapes of one demonstration say about the output of another input, None for nothing.
-SizeRule = Callable[[Shape, Shape, Shape], tuple[Fraction, Fraction]]
+# Size rules: what the shapes (given, shown) of one demonstration say about the output of another input, `asked`.
+SizeRule = Callable[[Shape, Shape, Shape], tuple[Fraction | int, Fraction | int]]
 SIZE_RULES: dict[str, SizeRule] = {
-    "constant": lambda given, shown, asked: (Fraction(shown[0]), Fraction(shown[1])),
-    "offset": lambda given, shown, asked: (
-        Fraction(asked[0] + shown[0] - given[0]),
-        Fraction(asked[1] + shown[1] - given[1]),
-    ),
+    "constant": lambda given, shown, asked: shown,
+    "offset": lambda given, shown, asked: (asked[0] + shown[0] - given[0], asked[1] + shown[1] - given[1]),
     "scale": lambda given, shown, asked: (
         Fraction(asked[0] * shown[0], given[0]),
         Fraction(asked[1] * shown[1], given[1]),

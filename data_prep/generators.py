@@ -193,7 +193,7 @@ HARD_LENGTH = 110
 LENGTH_EXPONENT = 1.25
 
 
-def default_length(side: int) -> int:
+def least_length(side: int) -> int:
     """What the shortest path must exceed at this side: 110 at 30, elsewhere about as rare."""
     return round(HARD_LENGTH * (side / HARD_SIDE) ** LENGTH_EXPONENT)
 
@@ -245,9 +245,9 @@ def _make_mazes(questions: NDArray[np.uint8], least: int, inside: Numbers, rng: 
     return made
 
 
-def maze_maker(side: int = HARD_SIDE, longer_than: int | None = None) -> Make:
-    """Makes mazes whose shortest path exceeds `longer_than` (None: the default of the side), solved and rated by it."""
-    least = default_length(side) if longer_than is None else longer_than
+def maze_maker(side: int = HARD_SIDE) -> Make:
+    """Makes mazes whose shortest path exceeds the `least_length` of the side, solved and rated by it."""
+    least = least_length(side)
     inside = np.arange((side + 2) ** 2).reshape(side + 2, side + 2)[1:-1, 1:-1].ravel()
 
     def make(rng: np.random.Generator) -> tuple[int, BoardRows]:

@@ -5,7 +5,6 @@ where a grid sits on the canvas (data_prep.canvas.Placement) is another matter.
 """
 
 import hashlib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,8 +80,6 @@ DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
 INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
 DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
 FIXED_COLOURS = tuple(range(COLOURS))
-SEPARATOR = "|||"
-NAME = re.compile(r"(?P<task>.*)\|\|\|t(?P<dihedral>[0-7])\|\|\|(?P<permutation>\d{10})", re.DOTALL)
 
 
 def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
@@ -117,22 +114,6 @@ class Augmentation:
         """The augmentation that undoes this one."""
         inverse = tuple(self.permutation.index(colour) for colour in FIXED_COLOURS)
         return Augmentation(INVERSE_DIHEDRAL[self.dihedral], inverse)
-
-    def to_name(self, task_id: str) -> str:
-        """The puzzle's published name: `task|||t3|||0123456789`, the bare task id for the identity."""
-        if self == IDENTITY:
-            return task_id
-        return f"{task_id}{SEPARATOR}t{self.dihedral}{SEPARATOR}{''.join(map(str, self.permutation))}"
-
-    @classmethod
-    def from_name(cls, name: str) -> tuple[str, "Augmentation"]:
-        """(task id, augmentation) of a published puzzle name; raises ValueError when it is malformed."""
-        if SEPARATOR not in name:
-            return name, IDENTITY
-        match = NAME.fullmatch(name)
-        if match is None:
-            raise ValueError(f"puzzle name {name!r}, expected task{SEPARATOR}t0-7{SEPARATOR}ten digits")
-        return match["task"], cls(int(match["dihedral"]), tuple(map(int, match["permutation"])))
 
 
 IDENTITY = Augmentation(0, FIXED_COLOURS)

@@ -17,13 +17,12 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data_prep.boards import SPLITS, BoardStore
 from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
@@ -36,17 +35,8 @@ from data_prep.tasks import Pair, Task, read_tasks
 
 # ARC's own colours, 0-9, as its viewer shows them.
 PALETTE = (
-    "#000000",
-    "#0074D9",
-    "#FF4136",
-    "#2ECC40",
-    "#FFDC00",
-    "#AAAAAA",
-    "#F012BE",
-    "#FF851B",
-    "#7FDBFF",
-    "#870C25",
-)
+    "#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00", "#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25",
+)  # fmt: skip
 # On a drawn canvas, PAD is left empty and EOS is a dark grey that is no colour of ARC.
 PAD_SYMBOL, EOS_SYMBOL = ".", "e"
 _HEX = {**{str(colour): code for colour, code in enumerate(PALETTE)}, EOS_SYMBOL: "#3A3A3A"}
@@ -54,7 +44,6 @@ _HEX = {**{str(colour): code for colour, code in enumerate(PALETTE)}, EOS_SYMBOL
 _XTERM = dict(zip(_HEX, (16, 32, 203, 41, 220, 248, 199, 208, 117, 88, 237), strict=True))
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_FOREGROUND, _BACKGROUND = 38, 48
 
 
 def wants_colour(stream: TextIO | None = None) -> bool:
@@ -62,80 +51,35 @@ def wants_colour(stream: TextIO | None = None) -> bool:
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR"):
         return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def render(grid: Grid, style: str | None = None) -> str:
-    """The grid as lines of text without a final newline: "blocks", "compact" or "digits" (see STYLES).
-
-    None chooses blocks where `wants_colour`, else digits. Raises InputError for an unknown style.
-    """
-    return render_symbols(["".join(map(str, row)) for row in grid.tolist()], style)
+def render(grid: Grid) -> str:
+    """The grid as lines of text without a final newline: coloured blocks where `wants_colour`, else digits."""
+    return render_symbols(["".join(map(str, row)) for row in grid.tolist()])
 
 
-def render_symbols(rows: Sequence[str], style: str | None = None) -> str:
+def render_symbols(rows: Sequence[str]) -> str:
     """The same for rows of symbols: digits are colours, PAD_SYMBOL and EOS_SYMBOL what a canvas has besides."""
-    if style is None:
-        style = "blocks" if wants_colour() else "digits"
-    if style not in STYLES:
-        raise InputError(f"unknown style {style!r}, expected one of: {', '.join(STYLES)}")
-    return "\n".join(STYLES[style](rows))
-
-
-def _colour(symbol: str, layer: int) -> str:
-    """The escape sequence parameters of a symbol's colour in a layer."""
-    if symbol not in _HEX:
-        return str(layer + 1)  # the terminal's own
-    if os.environ.get("COLORTERM") not in ("truecolor", "24bit"):
-        return f"{layer};5;{_XTERM[symbol]}"
-    red, green, blue = bytes.fromhex(_HEX[symbol][1:])
-    return f"{layer};2;{red};{green};{blue}"
-
-
-def _framed(lines: Sequence[str], width: int) -> list[str]:
-    """The lines in a thin frame: without it, black cells end nowhere on a black terminal."""
-    side = f"{_DIM}│{_RESET}"
-    return [
-        f"{_DIM}┌{'─' * width}┐{_RESET}",
-        *(f"{side}{line}{side}" for line in lines),
-        f"{_DIM}└{'─' * width}┘{_RESET}",
-    ]
-
-
-def _blocks(rows: Sequence[str]) -> list[str]:
-    """Two character cells a grid cell."""
+    if not wants_colour():
+        return "\n".join(" ".join(row) for row in rows)
     lines = [
-        "".join(f"\x1b[{_colour(symbol, _BACKGROUND)}m{'  ' * len(list(run))}" for symbol, run in groupby(row)) + _RESET
-        for row in rows
+        "".join(f"\x1b[{_background(symbol)}m{'  ' * len(list(run))}" for symbol, run in groupby(row)) for row in rows
     ]
-    return _framed(lines, 2 * len(rows[0]))
+    # In a thin frame, because without it black cells end nowhere on a black terminal.
+    edge, side = "──" * len(rows[0]), f"{_DIM}│{_RESET}"
+    framed = [f"{side}{line}{_RESET}{side}" for line in lines]
+    return "\n".join([f"{_DIM}┌{edge}┐{_RESET}", *framed, f"{_DIM}└{edge}┘{_RESET}"])
 
 
-def _compact(rows: Sequence[str]) -> list[str]:
-    """Two grid rows a line, one character cell wide: a quarter of the room, and the cells are square."""
-    lines = []
-    for upper, lower in zip_longest(rows[::2], rows[1::2], fillvalue=PAD_SYMBOL * len(rows[0])):
-        line = ""
-        for (above, below), run in groupby(zip(upper, lower, strict=True)):
-            # A half block has a colour of its own only in the foreground, so an empty upper half needs the other one.
-            half, front, back = ("▄", below, above) if above == PAD_SYMBOL else ("▀", above, below)
-            block = " " if front == PAD_SYMBOL else half
-            line += f"\x1b[{_colour(front, _FOREGROUND)};{_colour(back, _BACKGROUND)}m{block * len(list(run))}"
-        lines.append(line + _RESET)
-    return _framed(lines, len(rows[0]))
-
-
-def _digits(rows: Sequence[str]) -> list[str]:
-    return [" ".join(row) for row in rows]
-
-
-STYLES: dict[str, Callable[[Sequence[str]], list[str]]] = {
-    "blocks": _blocks,
-    "compact": _compact,
-    "digits": _digits,
-}
+def _background(symbol: str) -> str:
+    """The escape sequence parameters of a symbol's colour."""
+    if symbol not in _HEX:
+        return "49"  # the terminal's own
+    if os.environ.get("COLORTERM") not in ("truecolor", "24bit"):
+        return f"48;5;{_XTERM[symbol]}"
+    red, green, blue = bytes.fromhex(_HEX[symbol][1:])
+    return f"48;2;{red};{green};{blue}"
 
 
 def visible_width(text: str) -> int:
@@ -143,27 +87,22 @@ def visible_width(text: str) -> int:
     return max(len(_ESCAPES.sub("", line)) for line in text.split("\n"))
 
 
-def beside(texts: Sequence[str], gap: str = "  ") -> str:
-    """Texts of several lines next to each other, top aligned, `gap` between them."""
+def beside(texts: Sequence[str], gap: str = "    ") -> str:
+    """Texts of several lines next to each other, top aligned; what a terminal has no room for stands below."""
     widths = [visible_width(text) for text in texts]
-    rows = zip_longest(*(text.split("\n") for text in texts), fillvalue="")
-    return "\n".join(
-        gap.join(line + " " * (width - visible_width(line)) for line, width in zip(row, widths, strict=True)).rstrip(
-            " "
-        )
+    room = shutil.get_terminal_size().columns if wants_colour() else sum(widths) + len(gap) * len(widths)
+    count = max(1, int((np.cumsum(widths) + len(gap) * np.arange(len(widths)) <= room).sum()))
+    rows = zip_longest(*(text.split("\n") for text in texts[:count]), fillvalue="")
+    lines = [
+        gap.join(line + " " * (width - visible_width(line)) for line, width in zip(row, widths[:count], strict=True))
         for row in rows
-    )
-
-
-def fitting_style(columns: Sequence[int], gap: int = 4) -> str | None:
-    """The style in which grids of so many columns fit side by side: None (the usual one), or "compact" if needed."""
-    width = sum(2 * count + 2 for count in columns) + gap * (len(columns) - 1)
-    return "compact" if wants_colour() and width > shutil.get_terminal_size().columns else None
+    ]
+    below = [beside(texts[count:], gap)] if texts[count:] else []
+    return "\n".join([*(line.rstrip(" ") for line in lines), *below])
 
 
 # Tasks, corpora and datasets as text --------------------------------------------------------------------------------
 
-DATASET_KINDS = ["arc", "sudoku", "maze"]
 # What the tokens of Sudokus and mazes look like, from PAD on.
 BOARD_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
 
@@ -179,10 +118,7 @@ def show_task(task: Task) -> str:
 
 def show_pair(pair: Pair) -> str:
     """Input and output next to each other."""
-    grids = [grid for grid in (pair.input, pair.output) if grid is not None]
-    style = fitting_style([grid.shape[1] for grid in grids])
-    texts = [render(grid, style) for grid in grids]
-    return beside(texts if pair.output is not None else [*texts, "?"], gap="    ")
+    return beside([render(pair.input), "?" if pair.output is None else render(pair.output)])
 
 
 def _shape(grid: Grid | None) -> str:
@@ -198,20 +134,15 @@ def describe_tasks(name: str, tasks: Sequence[Task]) -> str:
     tests = [pair for task in tasks for pair in task.tests]
     hidden = sum(pair.output is None for pair in tests)
     grids = [grid for task in tasks for pair in task.pairs for grid in (pair.input, pair.output) if grid is not None]
-    several = sum(len(task.tests) > 1 for task in tasks)
-    return _table(
-        name,
-        [
-            ("tasks", f"{len(tasks):,}"),
-            ("demonstrations", f"{sum(len(task.demonstrations) for task in tasks):,}"),
-            (
-                "test inputs",
-                f"{len(tests):,}, {hidden:,} with a hidden output; {_number(several, 'task')} with several",
-            ),
-            ("grids", _sizes([grid.shape for grid in grids])),
-            ("task ids", ", ".join(task.task_id for task in tasks[:5]) + (", …" if len(tasks) > 5 else "")),
-        ],
-    )
+    several = _number(sum(len(task.tests) > 1 for task in tasks), "task") + " with several"
+    rows = [
+        ("tasks", f"{len(tasks):,}"),
+        ("demonstrations", f"{sum(len(task.demonstrations) for task in tasks):,}"),
+        ("test inputs", f"{len(tests):,}, {hidden:,} with a hidden output; {several}"),
+        ("grids", _sizes([grid.shape for grid in grids])),
+        ("task ids", ", ".join(task.task_id for task in tasks[:5]) + (", …" if len(tasks) > 5 else "")),
+    ]
+    return _table(name, rows)
 
 
 def _sizes(shapes: Iterable[tuple[int, ...]]) -> str:
@@ -228,10 +159,9 @@ def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
 
 def describe_dataset(folder: Path) -> str:
     """What a dataset folder of any kind holds, from its manifest; for ARC also sizes and windows."""
-    manifest = read_manifest(folder, DATASET_KINDS)
-    rows = [
-        ("kind", f"{manifest['kind']}, format version {manifest['version']}, built by arc-trm {manifest['package']}")
-    ]
+    manifest = read_manifest(folder)
+    version = f"format version {manifest['version']}, built by arc-trm {manifest['package']}"
+    rows = [("kind", f"{manifest['kind']}, {version}")]
     plain = ("recipe", "source", "side", "canvas", "seed", "augmentations")
     rows += [(name, str(manifest[name])) for name in plain if manifest.get(name) is not None]
     rows += [
@@ -267,13 +197,10 @@ def show_board(store: BoardStore, name: str) -> str:
         expected = " or ".join(f"{split}/0 to {split}/{len(rows) - 1}" for split, rows in splits.items())
         raise InputError(f"no puzzle {name}, expected {expected}")
     rows, number = splits[found[1]], int(found[2])
-    texts = [_board_text(tokens[number], store) for tokens in (rows.questions, rows.answers)]
-    return f"{store.kind} {name}, rating {rows.ratings[number]:g}\n" + beside(texts, gap="    ")
-
-
-def _board_text(tokens: NDArray[np.uint8], store: BoardStore) -> str:
-    symbols = BOARD_SYMBOLS[store.kind]
-    return "\n".join(" ".join(symbols[token] for token in row) for row in tokens.reshape(store.side, -1).tolist())
+    symbols = np.array(list(BOARD_SYMBOLS[store.kind]))
+    squares = (symbols[tokens[number]].reshape(store.side, -1) for tokens in (rows.questions, rows.answers))
+    texts = ["\n".join(map(" ".join, square)) for square in squares]
+    return f"{store.kind} {name}, rating {rows.ratings[number]:g}\n" + beside(texts)
 
 
 # Finding what to show -----------------------------------------------------------------------------------------------
@@ -306,11 +233,10 @@ def tasks_of_store(store: ArcStore) -> list[Task]:
     """The unaugmented tasks of a dataset, in its order."""
     tasks = []
     for i, group in enumerate(store.groups):
-        pairs = range(int(store.group_pairs[i]), int(store.group_pairs[i + 1]))
-        shown = [(Pair(store.input(pair), store.output(pair)), store.pair_tests[pair] >= 0) for pair in pairs]
-        demonstrations = tuple(pair for pair, is_test in shown if not is_test)
-        tests = tuple(pair for pair, is_test in shown if is_test)
-        tasks.append(Task(group.task_id, group.corpus, demonstrations, tests))
+        places = range(int(store.group_pairs[i]), int(store.group_pairs[i + 1]))
+        pairs = [Pair(store.input(place), store.output(place)) for place in places]
+        shown = int((store.pair_tests[places.start : places.stop] < 0).sum())  # demonstrations come first
+        tasks.append(Task(group.task_id, group.corpus, tuple(pairs[:shown]), tuple(pairs[shown:])))
     return tasks
 
 
@@ -326,18 +252,13 @@ def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print tasks or a summary; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.show",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    corpora = ", ".join([*PINNED, CONCEPTARC])
-    parser.add_argument(
-        "source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder"
-    )
-    parser.add_argument("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: a summary")
-    parser.add_argument("--solutions", metavar="FILE", type=Path, help="Kaggle's file of outputs for a challenges file")
-    parser.add_argument("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m data_prep.show", description=__doc__, formatter_class=form)
+    add, corpora = parser.add_argument, ", ".join([*PINNED, CONCEPTARC])
+    add("source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder")
+    add("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: a summary")
+    add("--solutions", metavar="FILE", type=Path, help="Kaggle's file of outputs for a challenges file")
+    add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
     arguments = parser.parse_args(argv)
     is_dataset = (Path(arguments.source) / MANIFEST).is_file()
     if is_dataset and not arguments.tasks:

@@ -27,7 +27,6 @@ from data_prep.files import (
     read_json,
     read_manifest,
     save_arrays,
-    verify_digests,
 )
 from data_prep.grid import Augmentation, Grid
 from data_prep.overlap import pair_digest
@@ -163,22 +162,21 @@ def build_store(
     """
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in entry.task.pairs]
-    pair_counts = [len(entry.task.pairs) for entry in entries]
     drawn = []
     with Progress("drawing puzzles", len(entries), unit="tasks") as bar:
         for entry in entries:
             drawn.append(_draw_puzzles(entry.visible, augmentations, seed))
             bar.update()
-    puzzle_counts = [len(elements) for elements, _ in drawn]
+    pair_counts, puzzle_counts = [len(entry.task.pairs) for entry in entries], [len(elements) for elements, _ in drawn]
+    tests = [np.array([*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))], np.int16) for e in entries]
+    shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {
         "cells": cells,
         "pair_offsets": offsets,
-        "pair_shapes": np.array(
-            [(*p.input.shape, *((0, 0) if p.output is None else p.output.shape)) for p in pairs], np.uint8
-        ),
+        "pair_shapes": np.array(shapes, np.uint8),
         "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
-        "pair_tests": np.concatenate([_test_indices(entry.task) for entry in entries]),
+        "pair_tests": np.concatenate(tests),
         "pair_training": np.concatenate([np.array(entry.training) for entry in entries]),
         "group_pairs": _starts(pair_counts),
         "group_puzzles": _starts(puzzle_counts),
@@ -231,20 +229,11 @@ def _draw_puzzles(task: Task, augmentations: int, seed: int) -> tuple[NDArray[np
 
 
 def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    offsets = np.full((len(pairs), 2), -1, dtype=np.int64)
-    chunks: list[NDArray[np.uint8]] = []
-    total = 0
-    for i, pair in enumerate(pairs):
-        for role, grid in enumerate((pair.input, pair.output)):
-            if grid is not None:
-                offsets[i, role] = total
-                chunks.append(grid.reshape(-1))
-                total += grid.size
-    return np.concatenate(chunks), offsets
-
-
-def _test_indices(task: Task) -> NDArray[np.int16]:
-    return np.array([-1] * len(task.demonstrations) + list(range(len(task.tests))), dtype=np.int16)
+    """The cells of all grids, and where those of each input and output begin, int64[P, 2]; -1 where one is hidden."""
+    grids = [grid for pair in pairs for grid in (pair.input, pair.output)]
+    sizes = np.array([0 if grid is None else grid.size for grid in grids])
+    offsets = np.where(sizes > 0, np.cumsum(sizes) - sizes, -1).reshape(-1, 2)
+    return np.concatenate([grid.reshape(-1) for grid in grids if grid is not None]), offsets
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
@@ -274,15 +263,10 @@ def save(store: ArcStore, folder: Path | str) -> None:
     save_arrays(folder, store.manifest, {name: getattr(store, name) for name in ARC_ARRAYS}, files)
 
 
-def load(folder: Path | str, verify: bool = False) -> ArcStore:
-    """Open an ARC dataset without copying it; `verify` also compares every file with its digest.
-
-    Raises InputError when a file is missing, of another shape or type, or (with `verify`) changed.
-    """
+def load(folder: Path | str) -> ArcStore:
+    """Open an ARC dataset without copying it; raises InputError when a file is missing or of another shape or type."""
     folder = Path(folder)
     manifest = read_manifest(folder, ["arc"])
-    if verify:
-        verify_digests(folder, manifest)
     groups = _read_groups(folder / GROUPS)
     arrays = load_arrays(folder, ARC_ARRAYS, {"G1": len(groups) + 1})
     return ArcStore(manifest=manifest, groups=groups, **arrays)
@@ -297,6 +281,6 @@ def _read_groups(path: Path) -> tuple[Group, ...]:
 
 def open_store(folder: Path | str) -> ArcStore | boards.BoardStore:
     """Open a dataset of any kind; raises InputError when it is none."""
-    if read_manifest(folder, ("arc", "sudoku", "maze"))["kind"] == "arc":
+    if read_manifest(folder)["kind"] == "arc":
         return load(folder)
     return boards.load(folder)

@@ -24,7 +24,7 @@ from arc_trm.trainer import TABLE, saved_names
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.grid import IDENTITY, Grid
-from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, fitting_style, pick, render_symbols
+from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
 from submission.report import FILM_FORMAT
 
@@ -100,8 +100,7 @@ def show_steps(frames: Sequence[dict[str, Any]]) -> Iterator[str]:
             continue
         changed = sum(a != b for a, b in zip(frame["answer"], before[0], strict=True)) if before else None
         yield f"\n{said}" + ("" if changed is None else f", cells of the answer that changed: {changed}")
-        style = fitting_style([len(text.split("/")[0]) for text in texts])
-        yield beside([render_symbols(text.split("/"), style) for text in texts], gap="    ")
+        yield beside([render_symbols(text.split("/")) for text in texts])
         before = texts
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from arc_trm.vote import AskedOutput, Tally
 from data_prep.files import run_program
 from data_prep.grid import Grid
-from data_prep.show import beside, fitting_style, pick, render
+from data_prep.show import beside, pick, render
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission, check_complete, read_submission
 
@@ -36,9 +36,7 @@ def _show_test(task: Task, test: int, submission: Submission, tally: Tally | Non
         grids[name] = grid
     if truth is not None:
         grids["truth"] = truth
-    style = fitting_style([grid.shape[1] for grid in grids.values()])
-    columns = [f"{name}\n{render(grid, style)}" for name, grid in grids.items()]
-    return "\n".join([*lines, beside(columns, gap="    ")])
+    return "\n".join([*lines, beside([f"{name}\n{render(grid)}" for name, grid in grids.items()])])
 
 
 def _support(tally: Tally, output: AskedOutput, grid: Grid) -> str:

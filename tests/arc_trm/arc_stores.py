@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
+from tests.data_prep.material import puzzle_name
 
 Shape = tuple[int, int]
 Shapes = tuple[Shape, Shape | None]  # of input and output; None: hidden
@@ -25,7 +26,7 @@ def random_task(rng: np.random.Generator, name: str, demonstrations: Sequence[Sh
 def puzzle_names(store: ArcStore) -> list[str]:
     """`corpus/task_id|||t3|||0123456789` for each puzzle, `corpus/task_id` for the unaugmented one."""
     groups = store.puzzle_groups.tolist()
-    return [store.augmentation(puzzle).to_name(store.groups[group].name) for puzzle, group in enumerate(groups)]
+    return [puzzle_name(store.groups[group].name, store.augmentation(puzzle)) for puzzle, group in enumerate(groups)]
 
 
 def mixed_store(augmentations: int = 7) -> ArcStore:

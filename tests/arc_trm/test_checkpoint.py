@@ -37,6 +37,7 @@ from data_prep.grid import Augmentation
 from tests.arc_trm.arc_stores import mixed_store, puzzle_names
 from tests.arc_trm.training import TINY, identical, lively_model
 from tests.conftest import REPOSITORY
+from tests.data_prep.material import puzzle_name
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 
@@ -445,7 +446,7 @@ def test_the_naming_of_a_store_is_that_of_its_puzzles() -> None:
     assert len(np.unique(keys)) == len(keys) == len(store.puzzle_groups)
     for puzzle, name in enumerate(puzzle_names(store)):
         augmentation = Augmentation(int(named.dihedrals[puzzle]), tuple(map(int, named.permutations[puzzle])))
-        assert augmentation.to_name(named.owners[named.groups[puzzle]]) == name
+        assert puzzle_name(named.owners[named.groups[puzzle]], augmentation) == name
 
 
 def test_more_augmentations_keep_what_was_known() -> None:

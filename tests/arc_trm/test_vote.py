@@ -37,6 +37,7 @@ from tests.arc_trm.plain_vote import (
     votes_for,
     weird_predictions,
 )
+from tests.data_prep.material import named_augmentation
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.sampled_from([7, 11, 16, 21, 30])
@@ -344,7 +345,7 @@ def own(published: dict[str, Any]) -> Tally:
     """Our tally of the published predictions; those whose input is not the task's belong to no output."""
     outputs = [AskedOutput(result["task"], i) for result in published["results"] for i in range(len(result["tests"]))]
     rows = [row for row in published["predictions"] if row["matches_test_input"]]
-    augmentations = [Augmentation.from_name(row["aug_name"])[1] for row in rows]
+    augmentations = [named_augmentation(row["aug_name"])[1] for row in rows]
     result = Tally(outputs)
     result.add(
         Predictions(

@@ -21,7 +21,8 @@ from data_prep.canvas import (
     encode,
     largest_rectangles,
 )
-from data_prep.grid import Augmentation, Grid
+from data_prep.files import read_manifest, verify_digests
+from data_prep.grid import IDENTITY, Augmentation, Grid
 from data_prep.tasks import Pair, Task
 
 
@@ -61,6 +62,12 @@ def random_task(seed: int, task_id: str = "random", corpus: str = "own", colours
     return task(task_id, pairs, [Pair(draw(7, 11), draw(5, 2)), Pair(draw(5, 7), draw(2, 2))], corpus)
 
 
+def verified(folder: Path) -> Path:
+    """The folder of a dataset whose files are what its manifest recorded; raises InputError for any other."""
+    verify_digests(folder, read_manifest(folder))
+    return folder
+
+
 def as_json(made: Task, hide: bool = False) -> dict[str, Any]:
     """The task as JSON values; `hide` leaves out the test outputs."""
 
@@ -87,6 +94,22 @@ def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:
 def augmentations() -> st.SearchStrategy[Augmentation]:
     orders = st.permutations(range(1, 10))
     return st.builds(lambda t, order: Augmentation(t, (0, *order)), st.integers(0, 7), orders)
+
+
+SEPARATOR = "|||"
+
+
+def puzzle_name(task_id: str, augmentation: Augmentation) -> str:
+    """The puzzle's published name: `task|||t3|||0123456789`, the bare task id for the identity."""
+    if augmentation == IDENTITY:
+        return task_id
+    return SEPARATOR.join([task_id, f"t{augmentation.dihedral}", "".join(map(str, augmentation.permutation))])
+
+
+def named_augmentation(name: str) -> tuple[str, Augmentation]:
+    """(task id, augmentation) of a published puzzle name."""
+    task_id, *parts = name.rsplit(SEPARATOR, 2)
+    return task_id, Augmentation(int(parts[0][1:]), tuple(map(int, parts[1]))) if parts else IDENTITY
 
 
 def encode_example(

@@ -14,6 +14,7 @@ from data_prep.show import describe_dataset
 from data_prep.store import open_store
 from tests.conftest import REPOSITORY
 from tests.data_prep.board_material import random_sudokus
+from tests.data_prep.material import verified
 
 
 def small_store() -> BoardStore:
@@ -59,7 +60,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     answers.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     load(folder)
     with pytest.raises(InputError, match=r"test_answers\.npy: the content differs"):
-        load(folder, verify=True)
+        load(verified(folder))
     np.save(answers, np.zeros((4, 36), np.uint8))
     with pytest.raises(InputError, match=r"test_answers\.npy: found uint8\[4, 36\], expected uint8\[5, 36\]"):
         load(folder)

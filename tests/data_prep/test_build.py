@@ -20,7 +20,7 @@ from data_prep.files import InputError
 from data_prep.overlap import pair_digest
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, load
 from tests.conftest import REPOSITORY
-from tests.data_prep.material import as_json, random_task
+from tests.data_prep.material import as_json, random_task, verified
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def out(tmp_path: Path) -> Path:
 
 def build(out: Path, *arguments: str, augmentations: int = 3) -> ArcStore:
     assert main(["arc", "--out", str(out), "--augmentations", str(augmentations), *arguments]) == 0
-    return load(out, verify=True)
+    return load(verified(out))
 
 
 def test_ones_own_tasks_with_solutions(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +257,8 @@ def test_an_unwritable_place_ends_in_one_clear_line(files: Files) -> None:
 def test_help_names_every_recipe() -> None:
     ended = run("arc", "--help")
     assert ended.returncode == 0
-    assert all(name in ended.stdout for name in ("arc1-train:", "public:", "competition:", "--allow-leak"))
+    names = ("arc1-train:", "arc2-train:", "public:", "competition:", "--allow-leak")
+    assert all(name in ended.stdout for name in names)
 
 
 def square(side: int) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import pytest
 from data_prep import corpus as corpus_module
 from data_prep.corpus import PINNED, RECIPES, Corpus, conceptarc_corpus, merge, own_corpus, pinned_corpus
 from data_prep.files import InputError
+from data_prep.overlap import Overlap, trained_on
+from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import task_digest
 from tests.data_prep.material import random_task
 
@@ -127,6 +129,19 @@ def test_the_second_recipe_is_clean(corpora: dict[str, Corpus]) -> None:
     merged = merge([corpora["kaggle2025-training"]], [corpora["kaggle2025-evaluation"]])
     assert (merged.left_out, merged.leaks, merged.duplicates) == ((), (), ())
     assert sum(len(entry.task.tests) for entry in merged.entries if entry.scored) == 172
+
+
+def test_the_recipe_to_rehearse_on_arc2_has_seen_none_of_its_evaluation(corpora: dict[str, Corpus]) -> None:
+    recipe = RECIPES["arc2-train"]
+    training = [corpora[name] for name in recipe.training if name in PINNED]
+    merged = merge(training, guarded=[corpora[name] for name in recipe.guarded])
+    assert len(merged.entries) == 1000
+    assert (merged.left_out, merged.leaks) == ((), ())
+    lines = build_store(merged.entries, 0, 0).training_digests()
+    evaluation = [task for name in recipe.guarded for task in corpora[name].tasks]
+    assert trained_on(evaluation, lines) == Overlap((), ())
+    everything = [*merged.entries, TaskEntry.all_pairs(evaluation[0])]
+    assert trained_on(evaluation, build_store(everything, 0, 0).training_digests()).tests
 
 
 def test_everything_public_is_merged(corpora: dict[str, Corpus]) -> None:

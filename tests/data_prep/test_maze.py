@@ -12,7 +12,7 @@ from data_prep import generators
 from data_prep.boards import BoardRows, load, read_csv
 from data_prep.build import main
 from data_prep.files import InputError
-from data_prep.generators import WALLS, Make, default_length, generate, maze_maker
+from data_prep.generators import WALLS, Make, generate, least_length, maze_maker
 from data_prep.grid import dihedral
 from data_prep.maze import (
     FREE,
@@ -30,6 +30,7 @@ from data_prep.maze import (
     views,
 )
 from tests.data_prep.board_material import maze, plain_label, plain_path, random_mazes, text
+from tests.data_prep.material import verified
 
 SIZES = st.sampled_from([4, 5, 7, 11])
 SEEDS = st.integers(0, 10**6)
@@ -188,20 +189,21 @@ def made(make: Make, chunks: int, seed: int = 3, workers: int = 1) -> BoardRows:
 
 
 def test_mazes_are_as_wished() -> None:
-    rows = made(maze_maker(11, longer_than=17), chunks=1)
+    rows = made(maze_maker(11), chunks=2)
     assert len(rows) > 10
     assert (rows.answers == solve(rows.questions)).all()
     assert (rows.ratings == shortest_lengths(rows.questions)).all()
-    assert rows.ratings.min() > 17
+    assert rows.ratings.min() > least_length(11) == 31
     share = (rows.questions == WALL).mean(axis=1)
     assert WALLS[0] - 0.5 / 121 <= share.min() < share.max() <= WALLS[1] + 0.5 / 121
     assert ((rows.questions == START).sum(axis=1) == 1).all()
     assert ((rows.questions == GOAL).sum(axis=1) == 1).all()
 
 
-def test_walls_are_drawn_uniformly_and_no_end_is_preferred() -> None:
+def test_walls_are_drawn_uniformly_and_no_end_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where any way is long enough, next to nothing is rejected."""
-    rows = made(maze_maker(11, longer_than=0), chunks=2)
+    monkeypatch.setattr(generators, "HARD_LENGTH", 0)
+    rows = made(maze_maker(11), chunks=2)
     count = len(rows)
     walls = (rows.questions == WALL).mean(axis=0)
     assert abs(walls - sum(WALLS) / 2).max() < 5 * (0.25 / count) ** 0.5
@@ -210,7 +212,7 @@ def test_walls_are_drawn_uniformly_and_no_end_is_preferred() -> None:
 
 
 def test_mazes_depend_on_the_seed_and_not_on_the_workers() -> None:
-    make = maze_maker(7, longer_than=14)
+    make = maze_maker(7)
     one, two = (made(make, chunks=4, workers=workers) for workers in (1, 2))
     assert (one.questions == two.questions).all()
     assert (
@@ -222,21 +224,21 @@ def test_mazes_depend_on_the_seed_and_not_on_the_workers() -> None:
 
 
 def test_the_threshold_is_the_published_one_at_side_30() -> None:
-    assert default_length(30) == 110
-    assert default_length(10) == 28
+    assert least_length(30) == 110
+    assert least_length(10) == 28
 
 
 def test_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--side", "7", "--train-rows", "23", "--test-rows", "11"]
     assert main(["maze", "--generate", *arguments, "--out", str(tmp_path / "data")]) == 0
-    store = load(tmp_path / "data", verify=True)
+    store = load(verified(tmp_path / "data"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, mean rating 2")
     assert (store.kind, store.vocab_size, store.seq_len) == ("maze", 6, 49)
     questions = np.concatenate([store.train.questions, store.test.questions])
     assert len(set(class_digests(questions).tolist())) == 34
     assert store.manifest["generator"] == {"side": 7}
-    assert store.train.ratings.min() > default_length(7) == 18
+    assert store.train.ratings.min() > least_length(7) == 18
 
 
 def test_wrong_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,8 +251,9 @@ def test_wrong_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_hopeless_wish_ends_in_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generators.PATIENCE, "maze", 5000)
+    monkeypatch.setattr(generators, "HARD_LENGTH", 16 * 30)  # no way in 4 × 4 cells
     with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .* in 6144 tries: ask for fewer or easier ones"):
-        generators.make_boards(KIND, {"side": 4, "longer_than": 16}, 2000, seed=0)
+        generators.make_boards(KIND, {"side": 4}, 2000, seed=0)
 
 
 def write_csv(path: Path, rows: BoardRows) -> Path:
@@ -269,7 +272,7 @@ def test_a_dataset_from_files(tmp_path: Path) -> None:
     train.answers[5] = train.questions[5]  # a label that marks nothing is kept
     files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", test))]
     assert main(["maze", "--csv", *files, "--out", str(tmp_path / "data")]) == 0
-    store = load(tmp_path / "data", verify=True)
+    store = load(verified(tmp_path / "data"))
     assert (store.test.questions == test.questions).all()
     assert (store.test.answers == test.answers).all()
     assert sorted(map(bytes, store.train.questions)) == sorted(map(bytes, train.questions))
@@ -295,4 +298,4 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, question: str, ans
     path = tmp_path / "bad.csv"
     path.write_text("\n".join([HEADER, *first, f"s,{question},{answer},1", good]))
     with pytest.raises(InputError, match=rf"bad\.csv: line {2 + len(first)}: {message}"):
-        list(read_csv(path, parse))
+        read_csv(path, parse, None, 0)

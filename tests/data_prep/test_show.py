@@ -19,10 +19,8 @@ from data_prep.maze import CHARACTERS
 from data_prep.show import (
     BOARD_SYMBOLS,
     PALETTE,
-    STYLES,
     beside,
     find_tasks,
-    fitting_style,
     main,
     pick,
     render,
@@ -53,62 +51,46 @@ class Terminal(io.StringIO):
         return True
 
 
-def cells(text: str, style: str) -> list[list[int | None]]:
-    """Read a picture of escape sequences back: the colour of every cell, None where there is none."""
+def cells(text: str) -> list[list[int]]:
+    """Read a picture of escape sequences back: the colour of every cell."""
     xterm = {16: 0, 32: 1, 203: 2, 41: 3, 220: 4, 248: 5, 199: 6, 208: 7, 117: 8, 88: 9}
-    rows: list[list[int | None]] = []
+    rows = []
     for line in text.split("\n")[1:-1]:
-        above: list[int | None] = []
-        below: list[int | None] = []
-        colours: dict[int, int | None] = {38: None, 48: None}
-        for codes, body in re.findall(r"\x1b\[([0-9;]*)m([^\x1b]*)", line):
-            for layer, number in re.findall(r"(38|48);5;(\d+)", codes):
-                colours[int(layer)] = xterm[int(number)]
-            colours |= {layer: None for layer in colours if str(layer + 1) in codes.split(";")}
-            if style == "blocks":
-                above += [colours[48]] * (body.count("  ") if "│" not in body else 0)
-            else:
-                above += [colours[38]] * body.count("▀")
-                below += [colours[48]] * body.count("▀")
-        rows.append(above)
-        rows += [below] if style == "compact" and below and below[0] is not None else []
+        runs = re.findall(r"\x1b\[48;5;(\d+)m( +)", line)
+        rows.append([xterm[int(number)] for number, run in runs for _ in range(len(run) // 2)])
     return rows
 
 
 @given(GRIDS)
 def test_digits_are_the_grid(grid: Grid) -> None:
-    rows = [list(map(int, line.split(" "))) for line in render(grid, "digits").split("\n")]
+    rows = [list(map(int, line.split(" "))) for line in render(grid).split("\n")]
     np.testing.assert_array_equal(rows, grid)
 
 
-@given(GRIDS, st.sampled_from(["blocks", "compact"]))
-def test_colours_are_the_grid(grid: Grid, style: str) -> None:
-    np.testing.assert_array_equal(cells(render(grid, style), style), grid)
-
-
-def test_a_compact_picture_takes_a_quarter_of_the_room() -> None:
-    grid = np.zeros((7, 11), np.uint8)
-    assert (visible_width(render(grid, "blocks")), render(grid, "blocks").count("\n") + 1) == (2 * 11 + 2, 7 + 2)
-    assert (visible_width(render(grid, "compact")), render(grid, "compact").count("\n") + 1) == (11 + 2, 4 + 2)
+@given(GRIDS)
+def test_colours_are_the_grid(grid: Grid) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FORCE_COLOR", "1")
+        drawn = render(grid)
+    np.testing.assert_array_equal(cells(drawn), grid)
+    assert (visible_width(drawn), drawn.count("\n") + 1) == (2 * grid.shape[1] + 2, grid.shape[0] + 2)
 
 
 def test_a_canvas_shows_border_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLORTERM", "truecolor")
     rows = ["3e.", "ee."]
-    assert render_symbols(rows, "digits") == "3 e .\ne e ."
+    assert render_symbols(rows) == "3 e .\ne e ."
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("FORCE_COLOR", "1")
     grey, green = "2;58;58;58", "2;46;204;64"
-    blocks = render_symbols(rows, "blocks").split("\n")
+    blocks = render_symbols(rows).split("\n")
     assert f"\x1b[48;{green}m  \x1b[48;{grey}m  \x1b[49m  \x1b[0m" in blocks[1]
     assert f"\x1b[48;{grey}m    \x1b[49m  \x1b[0m" in blocks[2]
-    compact = render_symbols([*rows, "..4"], "compact").split("\n")
-    assert f"\x1b[38;{green};48;{grey}m▀\x1b[38;{grey};48;{grey}m▀\x1b[39;49m \x1b[0m" in compact[1]
-    assert "\x1b[39;49m  \x1b[38;2;255;220;0;49m▀\x1b[0m" in compact[2]
-    assert "\x1b[38;2;255;220;0;49m▄" in render_symbols([".", "4"], "compact")
 
 
 def test_true_colour_is_the_palette(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLORTERM", "truecolor")
-    assert "\x1b[48;2;0;116;217m" in render(np.array([[1]], np.uint8), "blocks")  # 0074D9
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[48;2;0;116;217m" in render(np.array([[1]], np.uint8))  # 0074D9
     assert len(PALETTE) == len(set(PALETTE)) == COLOURS
 
 
@@ -123,30 +105,18 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
     assert not wants_colour(Terminal())
 
 
-def test_render_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = np.array([[3, 0]], np.uint8)
-    assert render(grid) == "3 0"
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert render(grid) == render(grid, "blocks")
-    with pytest.raises(InputError, match=r"'ascii', expected one of: blocks, compact, digits"):
-        render(grid, "ascii")
-
-
-def test_a_wide_pair_is_drawn_compact(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = 17, 30
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    assert fitting_style([small, small]) is None  # 36 + 4 + 36 columns
-    assert fitting_style([large, large]) == "compact"
-    monkeypatch.setenv("COLUMNS", "140")
-    assert fitting_style([large, large]) is None
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert set(STYLES) > {"digits"}
-    assert fitting_style([large, large]) is None
-
-
 def test_texts_stand_beside_each_other() -> None:
     assert beside(["ab\nc", "\x1b[2mx\x1b[0m\ny\nz"], gap="|") == "ab|\x1b[2mx\x1b[0m\nc |y\n  |z"
+
+
+def test_what_a_terminal_has_no_room_for_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a" * 17, "b" * 17, "c" * 37]
+    monkeypatch.setenv("COLUMNS", "37")
+    assert beside(texts, gap="   ") == "   ".join(texts)  # a file is as wide as it takes
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert beside(texts, gap="   ").split("\n") == ["   ".join(texts[:2]), texts[2]]
+    monkeypatch.setenv("COLUMNS", "5")
+    assert beside(texts, gap="   ").split("\n") == texts
 
 
 def own_task(hidden: bool = False) -> Task:

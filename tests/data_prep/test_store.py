@@ -15,7 +15,7 @@ from data_prep.grid import IDENTITY
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, pairs_digest, task_digest
 from tests.conftest import REPOSITORY
-from tests.data_prep.material import grid, pair, random_task, task
+from tests.data_prep.material import grid, pair, random_task, task, verified
 
 HIDDEN = replace(random_task(2, "hidden"), tests=(Pair(grid(["123"]), None), Pair(grid(["4"]), None)))
 ENTRIES = (
@@ -127,7 +127,7 @@ def test_what_cannot_be_built_is_refused() -> None:
 def test_a_store_survives_the_disk_without_copying(store: ArcStore, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
     save(store, folder)
-    loaded = load(folder, verify=True)
+    loaded = load(verified(folder))
     check_equal(loaded, store)
     assert store.manifest.items() <= loaded.manifest.items()
     assert all(isinstance(getattr(loaded, name), np.memmap) for name in ARC_ARRAYS)
@@ -145,7 +145,7 @@ def test_saving_replaces_the_older_dataset_as_a_whole(store: ArcStore, tmp_path:
     before = load(folder)
     other = build_store(ENTRIES[:1], 3, 0)
     save(other, folder)
-    check_equal(load(folder, verify=True), other)
+    check_equal(load(verified(folder)), other)
     check_equal(before, store)  # who had it open keeps reading the old content
     assert len(list(folder.iterdir())) == len(ARC_ARRAYS) + 2
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
@@ -169,7 +169,7 @@ def test_a_failed_save_leaves_the_older_dataset(
         patched.setattr(Path, "rename", lambda a, b: full() if b == folder and ".new-" in str(a) else original(a, b))
         with pytest.raises(InputError, match="cannot write"):
             save(build_store(ENTRIES[:1], 3, 0), folder)
-    check_equal(load(folder, verify=True), store)
+    check_equal(load(verified(folder)), store)
     assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
 
 
@@ -196,7 +196,7 @@ def test_damage_is_found(store: ArcStore, tmp_path: Path) -> None:
     damage(folder / "cells.npy")
     load(folder)
     with pytest.raises(InputError, match="the content differs from the manifest's digest"):
-        load(folder, verify=True)
+        load(verified(folder))
 
 
 def edit_manifest(folder: Path, **changes: object) -> None:

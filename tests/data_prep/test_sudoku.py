@@ -15,6 +15,7 @@ from data_prep.files import InputError
 from data_prep.store import open_store
 from data_prep.sudoku import BLANK, BOXES, class_digests, is_valid, parse, side_of, units, vocab_size
 from tests.data_prep.board_material import pattern_grid, random_shuffles, random_sudokus, shuffled, shuffled_rows
+from tests.data_prep.material import verified
 
 SIDES = st.sampled_from(list(BOXES))
 SEEDS = st.integers(0, 10**6)
@@ -212,7 +213,7 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ..
     lines = [HEADER, *[",".join(("s", *GOOD))] * 4, ",".join(("s", *row)), ",".join(("s", *GOOD)), ""]
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InputError, match=rf"bad\.csv: line 6: {message}"):
-        list(boards.read_csv(path, parse))
+        boards.read_csv(path, parse, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ..
     [
         (b"", "line 1: found '', expected source,question,answer,rating"),
         (b"question,answer\n", "line 1: found 'question,answer', expected source"),
-        (b'source,question,answer,rating\n"s\ns",1..4..1..1..4..1,1234341221434321,1\n', "holds a line break"),
+        (b'source,question,answer,rating\n"s\ns",1..4..1..1..4..1,1234341221434321,1\n', "line 2: .*, expected CSV"),
         (b'source,question,answer,rating\n"s"x,1,1,1\n', "line 2: .*, expected CSV"),
         (b"source,question,answer,rating\n\xff,1,1,1\n", "not text in UTF-8"),
         (
@@ -233,37 +234,34 @@ def test_a_malformed_file_is_named(tmp_path: Path, content: bytes, message: str)
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        list(boards.read_csv(path, parse))
+        boards.read_csv(path, parse, None, 0)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.csv: cannot read \(No such file or directory\)"):
-        list(boards.read_csv(tmp_path / "none.csv", parse))
+        boards.read_csv(tmp_path / "none.csv", parse, None, 0)
 
 
-def test_a_change_of_size_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "CHUNK", 5)
+def test_a_change_of_size_is_named(tmp_path: Path) -> None:
     small, large = (random_sudokus(side, 5, seed=1) for side in (4, 6))
     path = tmp_path / "mixed.csv"
     path.write_text("\n".join([HEADER, *(as_line(rows, i) for rows in (small, large) for i in range(5))]))
-    with pytest.raises(InputError, match="line 7: 36 cells, expected 16"):
-        list(boards.read_csv(path, parse))
+    with pytest.raises(InputError, match="line 7: the question has 36 cells, expected 16"):
+        boards.read_csv(path, parse, None, 0)
 
 
 def sampled(path: Path, count: int | None, seed: int) -> tuple[BoardRows, int]:
-    return boards.sample(boards.read_csv(path, parse), count, seed)
+    return boards.read_csv(path, parse, count, seed)
 
 
-def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_drawn_by_seed(tmp_path: Path) -> None:
     """The rating is the number of the row, so that drawn rows can be recognised."""
     rows = random_sudokus(6, 211, seed=4)
     path = write_csv(tmp_path / "a.csv", rows)
-    whole = sampled(path, 23, seed=7)[0]
-    monkeypatch.setattr(boards, "CHUNK", 13)
     drawn, total = sampled(path, 23, seed=7)
     assert total == 211
     index = drawn.ratings.astype(int)
-    assert (whole.ratings == drawn.ratings).all()
+    assert (sampled(path, 13, seed=7)[0].ratings == drawn.ratings[:13]).all()
     assert len(set(index.tolist())) == 23
     assert (drawn.questions == rows.questions[index]).all()
     assert (drawn.answers == rows.answers[index]).all()
@@ -273,8 +271,7 @@ def test_rows_are_drawn_by_seed_and_streamed(tmp_path: Path, monkeypatch: pytest
     assert sorted(sampled(path, 500, seed=7)[0].ratings.tolist()) == rows.ratings.tolist()
 
 
-def test_every_row_is_drawn_equally_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "CHUNK", 7)
+def test_every_row_is_drawn_equally_often(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", random_sudokus(4, 53, seed=4))
     counts = np.zeros(53)
     for seed in range(300):
@@ -288,7 +285,7 @@ def test_every_row_is_drawn_equally_often(tmp_path: Path, monkeypatch: pytest.Mo
 
 def build(out: Path, *arguments: str) -> BoardStore:
     assert main(["sudoku", "--out", str(out), *arguments]) == 0
-    return load(out, verify=True)
+    return load(verified(out))
 
 
 def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

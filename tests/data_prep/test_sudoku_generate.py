@@ -14,6 +14,7 @@ from data_prep.files import InputError
 from data_prep.generators import ATTEMPTS_PER_CHUNK, generate, search, sudoku_maker
 from data_prep.sudoku import BLANK, class_digests, is_valid, units
 from tests.data_prep.board_material import random_sudokus
+from tests.data_prep.material import verified
 
 # Arto Inkala's puzzle of 2012, among the hardest for people.
 HARD = "8..........36......7..9.2...5...7.......457.....1...3...1....68..85...1..9....4.."
@@ -138,7 +139,7 @@ def test_the_command_makes_puzzles_that_differ_up_to_symmetry(tmp_path: Path) ->
         assert (
             main(["sudoku", "--generate", "--side", "4", "--seed", "5", *sizes, "--out", str(tmp_path / "data")]) == 0
         )
-        store = load(tmp_path / "data", verify=True)
+        store = load(verified(tmp_path / "data"))
         assert (len(store.train), len(store.test), store.vocab_size) == (train, 50, 6)
         everything = BoardRows.concatenate([store.train, store.test])
         assert is_valid(everything.questions, everything.answers).all()

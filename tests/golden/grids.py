@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.canvas import Placement, encode, placement_limits
-from data_prep.grid import INVERSE_DIHEDRAL, Augmentation, Grid, dihedral, grid_digest
+from data_prep.grid import INVERSE_DIHEDRAL, Grid, dihedral, grid_digest
 from data_prep.tasks import Pair, Task, task_digest
-from tests.data_prep.material import decode
+from tests.data_prep.material import decode, named_augmentation, puzzle_name
 from tests.golden.comparison import Report
 
 
@@ -61,9 +61,9 @@ def _dihedral(report: Report, facts: Mapping[str, Any]) -> None:
 def _augmentations(report: Report, facts: Mapping[str, Any]) -> None:
     for one in facts["augmentation"]:
         name, grid = one["name"], read_rows(one["grid"])
-        task_id, augmentation = Augmentation.from_name(name)
+        task_id, augmentation = named_augmentation(name)
         report.same("task behind a puzzle name", name, task_id, one["orig_name"])
-        report.same("puzzle names", name, augmentation.to_name(task_id), name)
+        report.same("puzzle names", name, puzzle_name(task_id, augmentation), name)
         report.same("augmented grids", name, rows_of(augmentation.apply(grid)), one["augmented"])
         report.same("augmentations undone", name, rows_of(augmentation.inverse().apply(grid)), one["inverse_of_grid"])
 

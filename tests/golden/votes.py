@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arc_trm.vote import AskedOutput, Predictions, Tally
-from data_prep.grid import Augmentation, Grid, grid_digest
+from data_prep.grid import Grid, grid_digest
+from tests.data_prep.material import named_augmentation
 from tests.golden.comparison import Report
 from tests.golden.grids import decode_golden, read_tokens, rows_of
 
@@ -52,7 +53,7 @@ def check_votes(facts: Mapping[str, Any]) -> Report:
 def _original(prediction: Mapping[str, Any], field: str) -> Grid:
     """The grid in a prediction's tokens, in the frame of its task; 0×0 where there is none."""
     grid = decode_golden(prediction[field])
-    augmentation = Augmentation.from_name(prediction["aug_name"])[1]
+    augmentation = named_augmentation(prediction["aug_name"])[1]
     return EMPTY if grid is None else augmentation.inverse().apply(grid)
 
 
@@ -95,7 +96,7 @@ def _standings(
     """What was voted for, best first, by output; votes for the empty grid are put in where they would rank."""
     if not voters:
         return {output: [] for output in outputs}
-    augmentations = [Augmentation.from_name(one["aug_name"])[1] for _, one in voters]
+    augmentations = [named_augmentation(one["aug_name"])[1] for _, one in voters]
     predictions = Predictions(
         tokens=np.stack([read_tokens(one["pred_seq"]) for _, one in voters]),
         halting=np.array([_probability(one) for _, one in voters], dtype=np.float32),
