@@ -36,7 +36,7 @@ bench: install ## run the benchmarks and print their table (ARGS="NAME ...": onl
 sanity: install ## train small Sudoku and maze models and say whether they learned; ARGS="--out DIR"
 	$(BIN)/python -m arc_trm.sanity $(or $(ARGS),--out runs/sanity)
 
-rehearse: install ## solve and score public tasks that CHECKPOINT has not seen: rehearsal/
+rehearse: install ## solve and score public tasks that CHECKPOINT has not seen, if there are any: rehearsal/
 	$(BIN)/python -m submission.solve --rehearse --checkpoint $(CHECKPOINT) --out rehearsal/submission.json $(ARGS)
 
 package: install ## pack CHECKPOINT and this program for a notebook without internet: bundle/

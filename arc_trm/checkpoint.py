@@ -95,6 +95,10 @@ def read_folder(folder: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
     return load_file(data), facts
 
 
+# What stands in the facts of an export of which nobody knows what it was trained on.
+UNKNOWN_TRAINING = "unknown: the checkpoint does not say"
+
+
 @dataclass(frozen=True)
 class Export:
     """All that adaptation and prediction need from a trained model."""
@@ -107,6 +111,11 @@ class Export:
     puzzle_table: Tensor | None = None  # [puzzles, w], for exports that keep it
     puzzle_names: tuple[str, ...] | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # recipe, leak, steps, source, …
+
+    @property
+    def training_known(self) -> bool:
+        """Whether `training_tasks` are all that it was trained on; an imported published checkpoint cannot say."""
+        return self.facts.get("training_tasks") != UNKNOWN_TRAINING
 
 
 def write_export(folder: Path, export: Export) -> None:

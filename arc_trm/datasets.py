@@ -17,6 +17,8 @@ from data_prep.boards import BoardStore
 from data_prep.files import InputError
 from data_prep.store import ArcStore, open_store
 
+# What an export says of its dataset, as the manifest has it.
+FACTS = ("recipe", "canvas", "leak", "held_out", "seed", "augmentations", "corpora")
 # Every canvas size gets a multiple of this many slots: up to four processes share them evenly and train alike.
 SHARED_BY = 4
 
@@ -81,7 +83,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
         int(store.pair_training.sum()),
         RowNames.of_owners(store.demonstration_digests()) if task_rows else RowNames.of_puzzles(store),
         store.training_digests(),
-        {name: store.manifest.get(name) for name in ("recipe", "leak", "held_out", "seed", "augmentations", "corpora")},
+        {name: store.manifest.get(name) for name in FACTS},
     )
 
 

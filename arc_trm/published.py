@@ -18,11 +18,12 @@ import orjson
 import torch
 from torch import Tensor
 
-from arc_trm.checkpoint import Export, read_export, write_export
+from arc_trm.checkpoint import UNKNOWN_TRAINING, Export, read_export, write_export
 from arc_trm.config import HaltingConfig, HaltingRule, ModelConfig
 from arc_trm.layers import swiglu_width
 from arc_trm.model import RecursiveModel
 from data_prep.files import InputError, file_digest, read_json, refuse_input, run_program, write_atomic
+from data_prep.store import load
 
 PUZZLE_TABLE = "puzzle_emb.weights"
 # What may stand in front of every tensor name: the compiled loss head, the loss head, the bare model.
@@ -242,14 +243,15 @@ def import_checkpoint(arguments: argparse.Namespace) -> int:
     facts = {
         "source": path.name,
         "source_sha256": file_digest(path),
-        "training_tasks": "unknown: the checkpoint does not say",
         "assumed": list(asked.assumed),
         "published": {"key_prefix": prefix, "dtypes": dtypes},
     }
+    trained = () if arguments.training_tasks is None else load(arguments.training_tasks).training_digests()
+    facts |= {} if trained else {"training_tasks": UNKNOWN_TRAINING}
     mean = torch.zeros(width) if table is None else _mean(table.float(), names)
     kept = None if table is None or arguments.no_table else table.float()
     kept_names = None if kept is None else names
-    write_export(arguments.out, Export(asked.model, asked.halting, weights, mean, (), kept, kept_names, facts))
+    write_export(arguments.out, Export(asked.model, asked.halting, weights, mean, trained, kept, kept_names, facts))
     for name in asked.assumed:
         print(f"assumed {name} {getattr(asked.model, name)}: the tensors cannot show it")
     count = sum(tensor.numel() for name, tensor in weights.items() if name != "initial")
@@ -355,6 +357,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="torch file of named tensors")
     one.add_argument("--out", type=Path, required=True, metavar="DIR", help="export folder to write")
     one.add_argument("--identifiers", type=Path, metavar="FILE", help="identifiers.json: the name of every puzzle")
+    dataset = "a dataset that holds what it was trained on, so that seen tasks are told from unseen ones (unknown)"
+    one.add_argument("--training-tasks", type=Path, metavar="DIR", help=dataset)
     one.add_argument("--no-table", action="store_true", help="keep only the mean of the puzzle embeddings")
     for name, meaning in SIZES.items():
         one.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)

@@ -82,30 +82,39 @@ class Rehearsal:
     """Public tasks, with known outputs, in place of the competition's hidden ones."""
 
     tasks: tuple[Task, ...]
-    contaminated: bool  # the checkpoint was trained on them
+    seen: bool | None  # whether the checkpoint was trained on them; None: nobody knows
 
     def describe(self) -> str:
         """One line about them."""
         several = sum(len(task.tests) > 1 for task in self.tasks)
         shape = f"{len(self.tasks)} public tasks, {several} of them with several outputs"
-        if self.contaminated:
+        if self.seen is None:
+            return f"UNKNOWN rehearsal on {shape}: the checkpoint does not say what it was trained on"
+        if self.seen:
             return (
                 f"CONTAMINATED rehearsal on {shape}: the checkpoint was trained on every public task, the score is void"
             )
         return f"rehearsal on {shape}, none of which the checkpoint was trained on"
 
 
-def choose_rehearsal(training: Sequence[str], count: int, root: Path) -> Rehearsal:
+def choose_rehearsal(
+    training: Sequence[str], count: int, root: Path, known: bool = True, allow_seen: bool = False
+) -> Rehearsal:
     """Up to `count` public tasks, of which as many ask for several outputs as in the evaluation set.
 
-    `training` holds the lines of an export about its training tasks. Tasks that it knows are left out; where it
-    knows all public tasks, known ones are taken and the rehearsal is marked as contaminated.
+    `training` holds the lines of exports about their training tasks; `known`: they are complete. Tasks that they name
+    are left out. Where that leaves none, raises InputError, or with `allow_seen` takes tasks that were trained on.
     """
     pool = list(distinct(public_tasks(root)))
     overlap = trained_on(pool, training)
-    known = {*overlap.tests, *overlap.demonstrations}
-    clean = [task for task in pool if task.name not in known]
-    return Rehearsal(tuple(_shaped(clean or pool, count)), contaminated=not clean)
+    named = {*overlap.tests, *overlap.demonstrations}
+    clean = [task for task in pool if task.name not in named]
+    if not clean and not allow_seen:
+        raise InputError(
+            "the checkpoint was trained on every public task, expected one to rehearse with: of a dataset of "
+            "`data_prep.build arc --recipe arc2-train`, or arc1-train; --allow-seen rehearses for a void score"
+        )
+    return Rehearsal(tuple(_shaped(clean or pool, count)), seen=None if clean and not known else not clean)
 
 
 def public_tasks(root: Path) -> Iterable[Task]:

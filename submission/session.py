@@ -23,7 +23,7 @@ from arc_trm.run import stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput
-from data_prep.canvas import CANVAS_SIDE
+from data_prep.canvas import CANVAS_SIDE, choose_side
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
@@ -296,6 +296,14 @@ def provenance(tasks: Sequence[Task], export: Export, forget: bool) -> dict[str,
     return {
         "checkpoint": export.facts["sha256"],
         "leak": bool(export.facts.get("leak")),
+        "training_known": export.training_known,
         "trained_on": [task.task_id for task in tasks if task.name in seen],
+        "beyond_canvas": beyond_canvas(tasks, export),
         "known": [task.task_id for task in tasks if pairs_digest(task.demonstrations) in rows],
     }
+
+
+def beyond_canvas(tasks: Sequence[Task], export: Export) -> list[str]:
+    """The ids of tasks whose grids need a larger canvas than any that the checkpoint was trained on."""
+    largest = export.facts.get("canvas")  # unknown of checkpoints of an older version
+    return [task.task_id for task in tasks if isinstance(largest, int) and choose_side(task) > largest]

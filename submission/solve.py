@@ -102,7 +102,9 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
 
-        chosen = choose_rehearsal(read_export(checkpoint).training_tasks, arguments.rehearse, arguments.input)
+        export, count = read_export(checkpoint), arguments.rehearse
+        lines, known = export.training_tasks, export.training_known
+        chosen = choose_rehearsal(lines, count, arguments.input, known, arguments.allow_seen)
         if is_first_process():
             make_folder(arguments.out.parent)
             # For submission.score and submission.report.
@@ -195,6 +197,8 @@ def parser() -> argparse.ArgumentParser:
         help="solve and score N (120) public tasks, shaped like the competition's, that the checkpoint has not seen; "
         "they are written beside --out",
     )
+    void = "where the checkpoint has seen every public task, rehearse all the same; the score is void"
+    add("--allow-seen", action="store_true", help=void)
     add_settings(made)
     return made
 

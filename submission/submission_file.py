@@ -161,12 +161,15 @@ def make_folder(folder: Path) -> None:
 
 # The summary ------------------------------------------------------------------------------------------------
 
-# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, which tasks of
-# the submission were among its training tasks, and for which it has an embedding row.
+# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, whether its
+# training tasks are known, which tasks of the submission were among these, for which it has an embedding row, and which
+# need a larger canvas than it was trained on.
 PROVENANCE = {
     "checkpoint": (str, "a text"),
     "leak": (bool, "true or false"),
+    "training_known": (bool, "true or false"),
     "trained_on": (list, "a list of ids"),
+    "beyond_canvas": (list, "a list of ids"),
     "known": (list, "a list of ids"),
 }
 
@@ -204,12 +207,20 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("leak"):
         lines.append("LEAK: the checkpoint was trained on a dataset built with --allow-leak")
     seen = summary.get("trained_on")
+    if not summary.get("training_known", True):
+        lines.append("UNKNOWN: the checkpoint does not say what it was trained on; it may have seen these test outputs")
     if seen:
-        names = ", ".join(map(str, seen[:5])) + (", ..." if len(seen) > 5 else "")
-        lines.append(f"CONTAMINATED: the checkpoint was trained on {len(seen)} of its tasks: {names}")
-    elif seen is not None:
+        lines.append(f"CONTAMINATED: the checkpoint was trained on {len(seen)} of its tasks: {_some(seen)}")
+    elif seen is not None and summary.get("training_known", True):
         lines.append("none of its test outputs was a training label of the checkpoint")
+    if beyond := summary.get("beyond_canvas"):
+        lines.append(f"{len(beyond)} of its tasks need a larger canvas than the checkpoint trained on: {_some(beyond)}")
     if summary.get("known"):
         count = len(summary["known"])
         lines.append(f"the checkpoint was trained on the demonstrations of {count} of its tasks (the paper's protocol)")
     return lines
+
+
+def _some(names: Sequence[Any]) -> str:
+    """The first five of them."""
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")

@@ -42,7 +42,7 @@ const SORTS = {
 
 function overview() {
   const remarks = DATA.remarks.map((line) =>
-    make("p", { class: /^(LEAK|CONTAMINATED)/.test(line) ? "alarm" : "" }, line));
+    make("p", { class: /^(LEAK|CONTAMINATED|UNKNOWN)/.test(line) ? "alarm" : "" }, line));
   byId("overview").append(remarks.length ? make("div", { class: "notice" }, remarks) : "",
     scoreTiles(), outcomePanel(), DATA.run.length ? runPanel() : "");
 }

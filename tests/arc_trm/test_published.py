@@ -12,7 +12,9 @@ from arc_trm.model import RecursiveModel
 from arc_trm.presets import PRESETS
 from arc_trm.published import PUZZLE_TABLE, deduce, from_published, initial_names, main, state_shapes, to_published
 from data_prep.files import InputError
+from data_prep.store import TaskEntry, build_store, save
 from tests.arc_trm.reference import prefix_of
+from tests.data_prep.material import random_task
 from tests.golden.other_sizes import BASE, MODELS, SEEDS, golden_tensors, random_weights
 
 
@@ -190,10 +192,19 @@ def test_import_says_what_it_assumed_and_can_leave_the_table_out(tmp_path, capsy
     assert export.puzzle_table is None
     assert export.puzzle_names is None
     assert export.halting.rule == "never"
-    assert export.training_tasks == ()
-    assert "unknown" in export.facts["training_tasks"]
+    assert (export.training_tasks, export.training_known) == ((), False)
     assert torch.allclose(export.puzzle_mean, tensors[PUZZLE_TABLE][1:].mean(0))
     assert config["seq_len"] == export.model.seq_len
+
+
+def test_a_dataset_says_what_a_checkpoint_was_trained_on(tmp_path):
+    store = build_store([TaskEntry.all_pairs(random_task(seed, str(seed))) for seed in range(3)], 0, 0)
+    save(store, tmp_path / "data")
+    torch.save(published("mixer")[0], tmp_path / "step_7")
+    said = ["--prefix", "3", "--seq-len", "11", "--training-tasks", str(tmp_path / "data")]
+    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *said]) == 0
+    export = read_export(tmp_path / "ours")
+    assert (export.training_tasks, export.training_known) == (store.training_digests(), True)
 
 
 def test_an_export_of_our_own_becomes_a_published_checkpoint(tmp_path):

@@ -84,7 +84,7 @@ def names(tasks: tuple[Task, ...]) -> list[str]:
 
 def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
     chosen = choose_rehearsal((), 5, mounted)
-    assert not chosen.contaminated
+    assert chosen.seen is False
     assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
     assert sum(len(task.tests) > 1 for task in chosen.tasks) == 2, "40 % of them"
     assert all(pair.output is not None for task in chosen.tasks for pair in task.tests)
@@ -93,7 +93,7 @@ def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
 
 def test_tasks_that_the_checkpoint_knows_are_left_out(mounted: Path) -> None:
     chosen = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
-    assert not chosen.contaminated
+    assert chosen.seen is False
     assert names(chosen.tasks) == [task.task_id for task in TRAINING[7:]]
 
 
@@ -103,10 +103,22 @@ def test_demonstrations_that_were_trained_on_count_as_known(mounted: Path) -> No
 
 
 def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> None:
-    chosen = choose_rehearsal(lines_of(EVALUATION + TRAINING), 5, mounted)
-    assert chosen.contaminated
+    lines = lines_of(EVALUATION + TRAINING)
+    with pytest.raises(InputError, match=r"trained on every public task, expected .* arc2-train.*--allow-seen"):
+        choose_rehearsal(lines, 5, mounted)
+    chosen = choose_rehearsal(lines, 5, mounted, allow_seen=True)
+    assert chosen.seen
     assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
     assert chosen.describe().startswith("CONTAMINATED")
+
+
+def test_what_a_checkpoint_does_not_say_is_unknown(mounted: Path) -> None:
+    chosen = choose_rehearsal((), 5, mounted, known=False)
+    assert chosen.seen is None
+    assert chosen.describe().startswith("UNKNOWN rehearsal on 5 public tasks")
+    # What is known of several checkpoints is left out all the same.
+    both = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted, known=False)
+    assert names(both.tasks) == [task.task_id for task in TRAINING[7:]]
 
 
 def test_without_mounted_files_the_package_serves(tmp_path: Path) -> None:

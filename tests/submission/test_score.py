@@ -223,6 +223,19 @@ def test_the_summary_is_told_but_never_in_the_json(folder: Path, capsys: pytest.
     assert captured.err == "".join(f"{line}\n" for line in text.splitlines()[:3])
 
 
+def test_an_unknown_checkpoint_is_called_neither_clean_nor_contaminated(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"checkpoint": "0123abcd", "training_known": False, "trained_on": [], "beyond_canvas": ["two", "one"]}
+    (folder / "submission.summary.json").write_bytes(orjson.dumps(facts))
+    assert main([*SCORE]) == 0
+    text = capsys.readouterr().out
+    assert "UNKNOWN: the checkpoint does not say what it was trained on" in text
+    assert "2 of its tasks need a larger canvas than the checkpoint trained on: two, one" in text
+    assert "CONTAMINATED" not in text
+    assert "none of its test outputs" not in text
+
+
 def test_a_clean_checkpoint_is_called_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_facts(folder, False, [])
     assert main([*SCORE]) == 0

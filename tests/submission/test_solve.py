@@ -3,13 +3,14 @@
 import argparse
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from arc_trm.checkpoint import read_export
+from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
 from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json
 from data_prep.grid import IDENTITY
@@ -111,6 +112,20 @@ def test_what_the_checkpoint_was_trained_on_is_said(
     facts = summary(files)
     assert facts["checkpoint"] == read_export(checkpoint).facts["sha256"]
     assert (facts["trained_on"], facts["leak"]) == (["b"], True)
+
+
+def test_what_an_imported_checkpoint_has_seen_is_unknown(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = read_export(Path(files["checkpoint"]))
+    facts = {"training_tasks": UNKNOWN_TRAINING, "canvas": 2}
+    write_export(Path(files["checkpoint"]), replace(export, training_tasks=(), facts=facts))
+    assert run(words(files)) == 0
+    printed = capsys.readouterr().out
+    assert "UNKNOWN: the checkpoint does not say what it was trained on" in printed
+    assert "3 of its tasks need a larger canvas than the checkpoint trained on: a, b, c" in printed
+    assert (summary(files)["training_known"], summary(files)["trained_on"]) == (False, [])
+    assert not read_export(Path(files["checkpoint"])).training_known
 
 
 def test_known_outputs_are_scored(files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
