@@ -64,7 +64,7 @@ def unseen_task(training: Sequence[str]) -> Task:
     )
 
 
-def solve_tasks(tasks: Sequence[Task], out: Path, checkpoint: Path, *options: str) -> Path:
+def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *options: str) -> Path:
     """Write the tasks and solve them; the submission."""
     challenges, _ = write_tasks(tasks, out)
     files = {"--challenges": challenges, "--checkpoint": checkpoint, "--out": out / "submission.json"}
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tasks, unseen = demo_tasks(), unseen_task(read_export(checkpoint).training_tasks)
     make_folder(out / "unseen")
     print(f"{len(tasks)} tasks of ARC-AGI-1 evaluation fit the smallest canvas; the model knows their demonstrations")
-    submission = solve_tasks(tasks, out, checkpoint, "--steps=0")
+    submission = solve_by_command(tasks, out, checkpoint, "--steps=0")
     solved = by_model(submission)
     lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in solved.per_task] + solved.lines()
     write_atomic(out / "score.txt", ("\n".join(lines) + "\n").encode())
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report.main([str(submission), *_options({"--challenges": out / "challenges.json"} | files), "--title", title])
     show_one(tasks, submission, checkpoint, solved)
     print(f"\na task that the model has seen nothing of, {unseen.name}: adapting for {STEPS} steps")
-    other = by_model(solve_tasks([unseen], out / "unseen", checkpoint, f"--steps={STEPS}", "--lr=4e-4"))
+    other = by_model(solve_by_command([unseen], out / "unseen", checkpoint, f"--steps={STEPS}", "--lr=4e-4"))
     print(f"unseen task {unseen.task_id}: solved {other.outputs_solved} of {other.outputs_total} test outputs")
     print(
         f"solved {solved.outputs_solved} of {solved.outputs_total} test outputs by the model's votes, "

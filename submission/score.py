@@ -25,7 +25,10 @@ from submission.submission_file import read_summary, remarks, summary_path
 
 
 def score(submission: Submission, solutions: Mapping[str, Sequence[Grid]]) -> Scores:
-    """The scores of a submission that answers every output of the solutions; ValueError for any other."""
+    """The scores of the attempts {task_id: (attempts at each output, …)} against the outputs {task_id: [grid, …]}.
+
+    The attempts must answer every output and no other; raises ValueError where they do not.
+    """
     return score_ranked(submission, solutions, k=2)
 
 

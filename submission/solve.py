@@ -16,12 +16,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from arc_trm.vote import AskedOutput, Candidate
 from data_prep.files import InputError, refuse_input, run_program, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
-from submission.attempts import read_submission
+from submission.attempts import Submission, read_submission
 from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
 from submission.score import known_scores
@@ -61,6 +64,40 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
             print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally) + "\n")
         report(file, plan)
     return int(file.facts.get("status", 0))
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The two attempts at every output, every candidate for it, best first, and what the summary says of the run."""
+
+    attempts: Submission
+    candidates: dict[AskedOutput, list[Candidate]]
+    summary: dict[str, Any]
+
+
+def solve_tasks(
+    tasks: Sequence[Task],
+    checkpoint: Path,
+    out: Path = Path("submission.json"),
+    *,
+    settings: Settings | None = None,
+    time_budget: float = 600.0,
+) -> Solved:
+    """Solve tasks with the export or run folder at `checkpoint` in at most `time_budget` seconds.
+
+    For notebooks and other programs: the same work as the command's, without its watchdog. The submission stands at
+    `out` from the beginning, with its summary beside it; an older one is kept. `settings` are the options of the
+    command. Raises InputError where there is no export, or none that fits.
+    """
+    from submission.session import solve  # not before, because importing torch takes seconds
+
+    file = SubmissionFile(tasks, out, facts={"mode": "solving tasks of a program"})
+    keep_older(out)
+    file.open()
+    solve(file, checkpoint, settings or Settings(), TimePlan(time_budget))
+    assert file.written is not None
+    candidates = {output: file.tally.candidates(number) for number, output in enumerate(file.tally.outputs)}
+    return Solved(file.written.submission, candidates, file.summary())
 
 
 def refuse_clashes(out: Path, candidates: Path | None, challenges: Path | None) -> None:
