@@ -1,19 +1,34 @@
-"""Batches: what the trainer consumes, and how examples of ARC tasks are made on the training device."""
+"""Batches: what the trainer consumes, and how the examples of a dataset are made on the training device."""
 
-from dataclasses import dataclass, fields
-from typing import Protocol
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from arc_trm.sampler import TRANSPOSES, Integers, Rows, Sampler
+from arc_trm.checkpoint import RowNames
+from arc_trm.config import RunConfig
+from arc_trm.sampler import TRANSPOSES, BoardSampler, Integers, RandomBits, Rows, Sampler
+from data_prep.boards import BoardRows, BoardStore
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE
+from data_prep.files import InputError
 from data_prep.grid import dihedral
-from data_prep.store import ArcStore
+from data_prep.maze import is_valid_shortest, views
+from data_prep.store import ArcStore, open_store
+from data_prep.sudoku import bits_per_shuffle, is_valid, shuffles
 
 Device = torch.device | str
+Tokens = NDArray[np.uint8]
+# What an export says of its dataset, as the manifest has it.
+FACTS = ("recipe", "canvas", "leak", "held_out", "seed", "augmentations", "corpora")
+# Every canvas size gets a multiple of this many slots: up to four processes share them evenly and train alike.
+SHARED_BY = 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,9 @@ class Part:
 
     source: Source
     slots: int
+
+
+# ARC ------------------------------------------------------------------------------------------------------------------
 
 
 class ArcBatches:
@@ -209,27 +227,19 @@ class ArcSource:
         self,
         store: ArcStore,
         *,
-        seed: int,
-        batch_size: int,
         device: Device,
         side: int = CANVAS_SIDE,
         groups: Integers | None = None,
         task_rows: bool = False,
-        colours_from: int = 0,
+        **drawn: int,
     ) -> None:
-        """See Sampler and ArcBatches; raises ValueError as they do. With `task_rows` views are drawn afresh."""
-        self.sampler = Sampler(
-            store,
-            seed=seed,
-            batch_size=batch_size,
-            groups=groups,
-            side=side,
-            fresh_views=task_rows,
-            colours_from=colours_from,
-        )
+        """See ArcBatches, and Sampler for what is `drawn`; raises ValueError as they do.
+
+        With `task_rows` views are drawn afresh.
+        """
+        self.sampler = Sampler(store, groups=groups, side=side, fresh_views=task_rows, **drawn)
         self.batches = ArcBatches(store, device, side, groups, task_rows)
-        self.batch_size, self.side = batch_size, side
-        self.seq_len = self.batches.seq_len
+        self.batch_size, self.side, self.seq_len = self.sampler.batch_size, side, self.batches.seq_len
         self.num_puzzles = len(store.groups if task_rows else store.puzzle_groups)
 
     def offer(self, step: int, slots: slice) -> Batch:
@@ -238,20 +248,14 @@ class ArcSource:
 
 
 def sources_by_side(
-    store: ArcStore,
-    *,
-    seed: int,
-    batch_size: int,
-    device: Device,
-    multiple: int = 1,
-    task_rows: bool = False,
-    colours_from: int = 0,
+    store: ArcStore, *, seed: int, batch_size: int, multiple: int = 1, **shared: Any
 ) -> list[ArcSource]:
     """One source for every canvas size of the groups that train, smallest first, sharing `batch_size` slots.
 
     Every size gets a positive multiple of `multiple` slots (so that as many processes share them evenly), as
     close as that allows to its part of the training pairs: an epoch then takes every size about as many steps.
-    Raises ValueError when the slots cannot be shared so, or when there is nothing to train on.
+    What else an ArcSource takes is `shared`. Raises ValueError when the slots cannot be shared so, or when there is
+    nothing to train on.
     """
     sides = np.array([group.side for group in store.groups])
     sizes, examples = np.unique(sides[store.pair_groups[store.pair_training]], return_counts=True)
@@ -270,11 +274,180 @@ def sources_by_side(
             # Sizes must not draw the same numbers; SeedSequence is stable in every numpy version.
             seed=int(np.random.SeedSequence((seed, side)).generate_state(1, np.uint64)[0]),
             batch_size=share,
-            device=device,
             side=side,
             groups=np.flatnonzero(sides == side),
-            task_rows=task_rows,
-            colours_from=colours_from,
+            **shared,
         )
         for side, share in zip(sizes.tolist(), shares.tolist(), strict=True)
     ]
+
+
+# Sudokus and mazes ----------------------------------------------------------------------------------------------------
+
+
+class Changer(Protocol):
+    """Makes changed questions and answers of training puzzles on a device."""
+
+    bits: int
+
+    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
+        """The examples of these puzzles int64[b], each changed by its bits uint64[b, self.bits]."""
+
+
+class SudokuBatches:
+    """Shuffled Sudokus: index arithmetic on tokens that live on the device."""
+
+    def __init__(self, store: BoardStore, device: Device) -> None:
+        rows, self.side, self.device = store.train, store.side, torch.device(device)
+        self.bits = bits_per_shuffle(self.side)
+        self._tokens = torch.from_numpy(np.stack([rows.questions, rows.answers])).to(self.device)
+
+    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
+        """The examples of these puzzles int64[b], shuffled as data_prep.sudoku.shuffles reads the bits."""
+        drawn = shuffles(bits, self.side)
+        rows, columns, transposed, tokens, chosen = (
+            upload(array, self.device) for array in (drawn.rows, drawn.columns, drawn.transposed, drawn.tokens, puzzles)
+        )
+        cells = rows[:, :, None] * self.side + columns[:, None, :]
+        cells = torch.where(transposed[:, None, None], cells.mT, cells).flatten(1)
+        both = self._tokens[:, chosen]
+        moved = both.gather(2, cells.expand(both.shape))
+        inputs, labels = tokens.int().expand(2, -1, -1).gather(2, moved.long())
+        return Batch(inputs, labels, torch.zeros_like(chosen))
+
+
+class StoredBatches:
+    """Puzzles each of which has several views that live on the device: the bits choose one."""
+
+    bits = 1
+
+    def __init__(self, questions: Tokens, answers: Tokens, device: Device) -> None:
+        """Tokens uint8[puzzles, views, L], with 1, 2, 4 or 8 views."""
+        self.device, self.views = torch.device(device), questions.shape[1]
+        self._tokens = torch.from_numpy(np.stack([questions, answers])).flatten(1, 2).to(self.device)
+
+    @classmethod
+    def of_mazes(cls, store: BoardStore, device: Device) -> "StoredBatches":
+        """Turned and mirrored mazes, solved again in each of eight views (half a millisecond a maze)."""
+        questions, answers = views(np.asarray(store.train.questions))
+        answers[:, 0] = store.train.answers  # a published label stays as it is, whatever order it follows
+        return cls(questions, answers, device)
+
+    @classmethod
+    def as_they_are(cls, store: BoardStore, device: Device) -> "StoredBatches":
+        """Puzzles in one view."""
+        return cls(np.asarray(store.train.questions)[:, None], np.asarray(store.train.answers)[:, None], device)
+
+    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
+        """The examples of these puzzles int64[b] in the views that the top bits name."""
+        chosen = upload(puzzles * self.views + (bits[:, 0] >> np.uint64(61)).astype(np.int64) % self.views, self.device)
+        inputs, labels = self._tokens[:, chosen].int()
+        return Batch(inputs, labels, torch.zeros_like(chosen))
+
+
+class BoardSource:
+    """The training examples of a dataset of Sudokus or mazes, one puzzle id for all."""
+
+    num_puzzles = 1
+
+    def __init__(self, store: BoardStore, *, seed: int, batch_size: int, device: Device, augment: bool = True) -> None:
+        """See BoardSampler. Without `augment` puzzles are offered as they are."""
+        self.batches = MAKERS[store.kind if augment else "as they are"](store, device)
+        self.sampler = BoardSampler(len(store.train), self.batches.bits, seed=seed, batch_size=batch_size)
+        self.vocab_size, self.seq_len, self.batch_size = store.vocab_size, store.seq_len, batch_size
+
+    def offer(self, step: int, slots: slice) -> Batch:
+        """The examples offered to `slots` (within 0..batch_size) at `step`."""
+        return self.batches.make(*self.sampler.draw(step, slots))
+
+
+def board_batch(rows: BoardRows, device: Device) -> Batch:
+    """Puzzles as they are, as one batch."""
+    inputs, labels = (torch.from_numpy(cells.astype(np.int32)).to(device) for cells in (rows.questions, rows.answers))
+    return Batch(inputs, labels, torch.zeros(len(rows), dtype=torch.int64, device=device))
+
+
+MAKERS: dict[str, Callable[[BoardStore, Device], Changer]] = {
+    "sudoku": SudokuBatches,
+    "maze": StoredBatches.of_mazes,
+    "as they are": StoredBatches.as_they_are,
+}
+# (questions, answers), each uint8[n, L] -> bool[n]: right by the rules, whatever the label says.
+CHECKS: dict[str, Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.bool_]]] = {
+    "sudoku": is_valid,
+    "maze": is_valid_shortest,
+}
+
+
+# Datasets -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run is trained on."""
+
+    store: ArcStore | BoardStore
+    parts: list[Part]
+    examples_per_epoch: int
+    names: RowNames | None = None  # what each embedding row stands for; None where there is one row
+    training_tasks: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def planned_steps(self, config: RunConfig) -> int:
+        """Optimiser steps of the whole run: `train.steps`, or as many as `train.epochs` take."""
+        return config.train.steps or max(1, config.train.epochs * self.examples_per_epoch // config.train.batch_size)
+
+
+def open_training_data(folder: Path, config: RunConfig, accelerator: Accelerator) -> TrainingData:
+    """Open the dataset in `folder`; raises InputError when it is none, or is not what `config` is for."""
+    store, device = open_store(folder), accelerator.device
+    multiple = math.lcm(SHARED_BY, accelerator.num_processes)
+    return (
+        arc_data(store, config, device, multiple) if isinstance(store, ArcStore) else board_data(store, config, device)
+    )
+
+
+def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple: int = SHARED_BY) -> TrainingData:
+    """An ARC dataset on the full canvas, or on windows: a part for each size, with a `multiple` of slots."""
+    train, windows, task_rows = config.train, config.train.canvas != "full", config.model.embedding_rows == "task"
+    if windows and config.model.mixer != "attention":
+        raise InputError(
+            f"train.canvas {train.canvas} with model.mixer {config.model.mixer}: windows need attention, expected full"
+        )
+    settings: dict[str, Any] = {"seed": config.seed, "batch_size": train.batch_size, "device": device}
+    settings |= {"task_rows": task_rows, "colours_from": train.colours_from}
+    try:
+        sources = sources_by_side(store, multiple=multiple, **settings) if windows else [ArcSource(store, **settings)]
+    except ValueError as error:
+        raise InputError(f"this dataset and these settings: {error}") from error
+    _check(config, "arc", sources[0].vocab_size, max(source.seq_len for source in sources), windows)
+    return TrainingData(
+        store,
+        [Part(source, source.batch_size) for source in sources],
+        int(store.pair_training.sum()),
+        RowNames.of_owners(store.demonstration_digests()) if task_rows else RowNames.of_puzzles(store),
+        store.training_digests(),
+        {name: store.manifest.get(name) for name in FACTS},
+    )
+
+
+def board_data(store: BoardStore, config: RunConfig, device: torch.device) -> TrainingData:
+    """A Sudoku or maze dataset; all its puzzles share one embedding row."""
+    if config.model.embedding_rows == "task":
+        raise InputError(f"model.embedding_rows task: a dataset of kind {store.kind} has no tasks, expected puzzle")
+    if not len(store.train):
+        raise InputError(f"a dataset of kind {store.kind} without puzzles to train on, expected at least one")
+    train = config.train
+    source = BoardSource(store, seed=config.seed, batch_size=train.batch_size, device=device, augment=train.augment)
+    _check(config, store.kind, source.vocab_size, source.seq_len)
+    facts = {name: store.manifest.get(name) for name in ("source", "seed", "generator")}
+    return TrainingData(store, [Part(source, source.batch_size)], len(store.train), facts=facts)
+
+
+def _check(config: RunConfig, kind: str, vocab_size: int, tokens: int, window: bool = False) -> None:
+    model = config.model
+    if model.vocab_size != vocab_size or (tokens > model.seq_len if window else tokens != model.seq_len):
+        raise InputError(
+            f"the dataset ({kind}) has {tokens} tokens of {vocab_size} kinds, "
+            f"the model is for {model.seq_len} of {model.vocab_size}: choose a preset for this data"
+        )

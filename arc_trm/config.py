@@ -23,7 +23,10 @@ INFINITY = float("inf")
 VIEW_POSITIONS = 11
 # Settings by an earlier name, and those that are gone with the only value that can still be read (None: any).
 RENAMED = {"graded_updates": "gradient_updates"}
-GONE = {"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95}
+GONE = {
+    **{"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95},
+    **dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every")),
+}
 
 
 def within(default: Number, least: float, most: float = INFINITY) -> Number:
@@ -107,7 +110,7 @@ class HaltingConfig:
     rule: HaltingRule = "correctness"
     """Halt when the answer is likelier right than not, when stopping beats going on (Q-learning), or never early."""
     max_supervision_steps: int = within(16, 1)
-    """Supervision steps at most (N_sup); an evaluation takes all of them, but for `log.early_exit`."""
+    """Supervision steps at most (N_sup); an evaluation takes all of them."""
     exploration: float = within(0.1, 0, 1)
     """Probability that a training step demands a random minimum of 2..N_sup steps before halting counts."""
     continue_loss: bool = False
@@ -148,34 +151,29 @@ class TrainConfig:
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
     colours_from: int = within(0, 0)
     """Step from which colour permutations are drawn too, dihedral elements alone before; for rows owned by tasks."""
-    micro_batches: int = within(1, 1)
-    """Parts that a process's slots are worked through in, gradients add up; on GPUs halved until memory suffices."""
     canvas: CanvasSchedule = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Precision = "auto"
-    """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
+    """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU; on a CPU fp32, or bf16
+    where that is measured to be faster."""
     compile: bool = False
-    """Compile the model (torch.compile); falls back to eager with one line when the toolchain is missing."""
+    """Compile the model (torch.compile); goes on uncompiled, with one line, where a tiny function does not compile."""
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What a run reports and keeps, in optimiser steps."""
+    """What a run reports and keeps."""
 
     every: int = within(10, 1)
-    """Read metrics from the device and log them."""
+    """Optimiser steps between two readings of the metrics from the device, which are logged."""
     evaluate_every: int = within(0, 0)
-    """Evaluate with the competition's score; 0: only at the end."""
-    checkpoint_every: int = within(1000, 1)
-    """Write a checkpoint; the last step is always written."""
+    """Optimiser steps between two evaluations with the competition's score; 0: only at the end."""
+    checkpoint_minutes: float = within(20.0, 0)
+    """Minutes from one checkpoint to the next; the last step, and those that are evaluated, are always written."""
     keep_checkpoints: int = within(2, 1)
     """Checkpoints kept; older ones are deleted."""
     evaluation_augmentations: int = within(1000, 1)
     """Puzzles per task that vote in an evaluation, the identity included."""
-    evaluation_batch: int = within(768, 1)
-    """Batch rows of an evaluation over all processes."""
-    early_exit: bool = False
-    """In an evaluation, take a row's answer when it wants to halt, and give its place to others."""
     track: str = "tensorboard"
     """Tracker known to Accelerate (tensorboard, wandb, …), or none."""
 

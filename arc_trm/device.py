@@ -1,24 +1,42 @@
-"""What a process finds and sets up: Accelerate and the other processes, arithmetic, memory."""
+"""What a process finds and sets up: its device, Accelerate and the other processes, arithmetic, memory, compiling."""
 
 import contextlib
 import ctypes
+import os
 import resource
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, LoggerType, broadcast
+from accelerate.utils import DistributedType, LoggerType, broadcast, parse_flag_from_env
+from torch import nn
 
+from arc_trm.config import ModelConfig
+from arc_trm.layers import Network
+from arc_trm.model import rotary_angles
 from data_prep.files import InputError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# On a CPU bf16 is taken where it needs at most this share of the time of float32.
+WORTHWHILE = 0.8
 # Ways to launch processes that each hold the whole model.
 PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU}
+# What makes Accelerate leave a GPU alone; `accelerate launch --cpu` sets it.
+USE_CPU = "ACCELERATE_USE_CPU"
 # Parameters of glibc's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
+# A model has one graph for every canvas size, with and without gradient, and one for every batch size of evaluation.
+GRAPHS = 64
 
 
 def make_accelerator(track: str, out: Path) -> Accelerator:
@@ -26,10 +44,10 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
 
     On a CPU the process keeps the memory that it frees from here on. The model does its own casting and its gradients
     are summed here, so no mixed precision, whatever the user's configuration says, and no FSDP, DeepSpeed or the like.
-    Raises InputError for those, and for a tracker that Accelerate does not know.
+    Raises InputError for those, for a tracker that Accelerate does not know, and for a GPU that does not work.
     """
     # On a CPU several processes find each other only when the program asks for the CPU.
-    cpu = not torch.accelerator.is_available()
+    cpu = parse_flag_from_env(USE_CPU) or not _gpu_works()
     if cpu:
         keep_freed_memory()
     known = sorted(str(name) for name in LoggerType if name != LoggerType.ALL)
@@ -47,6 +65,38 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
     return accelerator
 
 
+def _gpu_works() -> bool:
+    """Whether this process has a GPU; raises InputError where there is one on which a product of matrices fails.
+
+    A driver may be too old for this torch, or a GPU too old for its kernels: both are counted as if they could work.
+    """
+    count = torch.cuda.device_count()
+    if not count:
+        return torch.accelerator.is_available()
+    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
+    try:
+        ones = torch.ones(64, 64, device=gpu)
+        wrong = float((ones @ ones).sum()) != 64**3
+        reason = "it multiplies wrongly" if wrong else None
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error)
+    if reason is not None:
+        raise InputError(f"{gpu} is there but does not work ({reason}); {USE_CPU}=true makes this run use the CPU")
+    return True
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line of at most 120 characters."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+
+
+def describe_device(accelerator: Accelerator) -> str:
+    """How many processes there are, and on what."""
+    count, device = accelerator.num_processes, accelerator.device
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    return f"{count} process{'es' if count > 1 else ''} on {device.type}{name}"
+
+
 def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
     """The main process's `values`, in every process: clocks differ, decisions must not."""
     if accelerator.num_processes == 1:
@@ -54,14 +104,59 @@ def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[flo
     return broadcast(torch.tensor(values, dtype=torch.float32, device=accelerator.device)).tolist()
 
 
-def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The arithmetic to use; `auto` is bf16 on a GPU that has it, fp16 on an older GPU, fp32 on a CPU."""
+# Arithmetic -----------------------------------------------------------------------------------------------------------
+
+
+def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -> torch.dtype:
+    """The arithmetic to use, the same in all processes.
+
+    `auto` is bf16 on a GPU that has it, fp16 on an older GPU; on a CPU float32, or bf16 where that is faster.
+    """
+    device = accelerator.device
     if name != "auto":
         return PRECISIONS[name]
-    if device.type != "cuda":
-        return torch.float32
-    # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
-    return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
+    if device.type == "cuda":
+        # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
+        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
+    if device.type == "cpu" and agreed_values([float(bf16_is_faster(model))], accelerator) == [1.0]:
+        return torch.bfloat16
+    return torch.float32
+
+
+@cache
+def bf16_is_faster(model: ModelConfig) -> bool:
+    """Whether this CPU works through the model's network, forward and backward, in WORTHWHILE of float32's time.
+
+    Some CPUs have bf16, others emulate it and are a hundred times slower: a small product tells the latter at once.
+    """
+    length = model.prefix + model.seq_len
+    net = Network(model.layers, model.hidden, model.heads, model.expansion, length, model.mixer)
+    rotary = rotary_angles(model) if model.mixer == "attention" else None
+
+    def product(dtype: torch.dtype) -> object:
+        values = torch.ones(256, 256, dtype=dtype)
+        return values @ values
+
+    def both_ways(dtype: torch.dtype) -> object:
+        return net(torch.ones(1, length, model.hidden, dtype=dtype), rotary).sum().backward()
+
+    def share(work: Callable[[torch.dtype], object]) -> float:
+        return best_seconds(lambda: work(torch.bfloat16)) / best_seconds(lambda: work(torch.float32))
+
+    return share(product) <= 2 and share(both_ways) <= WORTHWHILE
+
+
+def best_seconds(work: Callable[[], object], times: int = 3) -> float:
+    """Seconds of the fastest of a few times, after one that warms up."""
+    seconds = []
+    for _ in range(times + 1):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
 
 
 def peak_memory(device: torch.device) -> float:
@@ -89,3 +184,108 @@ def return_freed_memory() -> None:
     """Give the system back what is free now, after something rare and large; the next step takes what it needs anew."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+# Compiling ------------------------------------------------------------------------------------------------------------
+
+
+def compile_failure(device: torch.device, backend: str = "inductor") -> str | None:
+    """Why torch.compile cannot be used on `device`, in one line; None where a tiny function compiles and runs.
+
+    It takes a C++ compiler on a CPU, and on a GPU Triton, a C compiler, Python's headers and compute capability 7.
+    """
+    tiny = torch.compile(lambda x: (x * x).sum(), backend=backend)
+    try:
+        with torch.compiler.set_stance("default"):
+            tiny(torch.ones(7, device=device, requires_grad=True)).backward()
+    except (RuntimeError, ImportError, OSError, AttributeError, subprocess.SubprocessError) as error:
+        inner = getattr(error, "inner_exception", error)  # Dynamo wraps what a compiler raises
+        return f"{type(inner).__name__}: {first_line(inner)}"
+    return None
+
+
+def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "inductor") -> nn.Module:
+    """`model` compiled with static shapes, a graph per canvas size; itself, with a line on stderr, if it cannot be."""
+    import torch._dynamo  # here, because it takes long to import
+
+    failure = compile_failure(device, backend)
+    if failure is not None:
+        print(f"note: running without torch.compile: {failure}", file=sys.stderr)
+        return model
+    print("note: compiling, which takes a minute or so for every canvas size", file=sys.stderr)
+    torch._dynamo.config.recompile_limit = GRAPHS
+    return torch.compile(model, dynamic=False, fullgraph=True, backend=backend)  # type: ignore[return-value]
+
+
+class OutOfTime(BaseException):
+    """Compiling took too long; like KeyboardInterrupt no `Exception`, so that no compiler takes it for its own."""
+
+
+@contextmanager
+def interrupted_when(over: Callable[[], bool]) -> Iterator[None]:
+    """Raise OutOfTime within this context, at most half a second after `over` has become true.
+
+    By a timer's signal, which reaches Python code (and most of a compiler is, or waits for other programs) in the main
+    thread only. Another thread could not be ended, and another process would have to import and trace everything again.
+    """
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if over():
+            raise OutOfTime
+
+    old = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # again and again: a callback somewhere may swallow an exception
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def compile_within(
+    pieces: Iterable[Callable[[], object]], left: Callable[[], float], now: Callable[[], float] = time.monotonic
+) -> int:
+    """Compile what `pieces` of work run, as long as that pays and seconds are `left`; how many of them are compiled.
+
+    A piece runs a compiled model and waits for the device; nothing that it does may last. From then on what is compiled
+    runs so, all else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether
+    the compiled model is faster here; where it is not, nothing stays compiled.
+    """
+    done, last = 0, 0.0
+    torch.compiler.set_stance("force_eager")
+    if threading.current_thread() is not threading.main_thread():
+        return 0
+    for piece in pieces:
+        eager = 0.0 if done else _warm_seconds(piece, now)
+        if left() <= last:
+            break
+        began = now()
+        try:
+            with _compiling(), interrupted_when(lambda: left() <= 0):
+                piece()
+        except OutOfTime:
+            break
+        last = now() - began
+        if done == 0:
+            with torch.compiler.set_stance("eager_on_recompile"):
+                if _warm_seconds(piece, now) >= eager:
+                    return 0
+        done += 1
+    torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
+    return done
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Let torch compile, and the backward pass at once too, not in a thread of autograd's that no signal reaches."""
+    from torch._functorch import config as autograd_config  # here, because it takes long to import
+
+    with torch.compiler.set_stance("default"), autograd_config.patch(force_non_lazy_backward_lowering=True):
+        yield
+
+
+def _warm_seconds(piece: Callable[[], object], now: Callable[[], float]) -> float:
+    piece()
+    began = now()
+    piece()
+    return now() - began

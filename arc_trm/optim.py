@@ -182,12 +182,11 @@ class PuzzleEmbedding:
     def update(self, puzzle_ids: Tensor, gradients: Tensor, learning_rate: float | Tensor, weight_decay: float) -> None:
         """Sign-SGD with decoupled decay on the rows named in `puzzle_ids` [b]; `gradients` is [b, width].
 
-        The gradients of a row that occurs several times are added before the sign. Static shapes and no host
-        synchronisation: sort, number the runs of equal ids, add within runs; all copies of a row write the same value.
+        The gradients of a row that occurs several times are added before the sign, by a product with the matrix of
+        equal ids: in a fixed order, so that processes never differ in a sign, with static shapes and without waiting
+        for the device. All copies of a row write the same value, that of the first.
         """
-        ids, order = puzzle_ids.sort(stable=True)
-        run = torch.zeros_like(ids)
-        run[1:] = (ids[1:] != ids[:-1]).cumsum(0)
-        totals = torch.zeros_like(gradients).index_add_(0, run, gradients[order])
-        rows = self.table[ids] * (1 - learning_rate * weight_decay) - learning_rate * totals[run].sign()
-        self.table.index_copy_(0, ids, rows)
+        same = puzzle_ids[:, None] == puzzle_ids
+        totals = (same.to(gradients.dtype) @ gradients)[same.byte().argmax(1)]
+        rows = self.table[puzzle_ids] * (1 - learning_rate * weight_decay) - learning_rate * totals.sign()
+        self.table.index_copy_(0, puzzle_ids, rows)

@@ -20,7 +20,7 @@ from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import HaltingConfig
 from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.optim import PuzzleEmbedding
-from arc_trm.sampler import Rows, fixed_batches
+from arc_trm.sampler import Indexed, Rows, fixed_batches
 from arc_trm.supervision import HALTING_RULES, Forward
 from arc_trm.vote import AskedOutput, Predictions, Tally
 from data_prep.canvas import CANVAS_SIDE, closed, largest_rectangles
@@ -165,7 +165,7 @@ class Predicted:
         return Predicted(self.rows[index], self.tokens[index], self.halting[index])
 
 
-def shared_batches(rows: Rows, batch_size: int, accelerator: Accelerator) -> Iterator[tuple[Rows, Rows, int]]:
+def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> Iterator[tuple[Indexed, Indexed, int]]:
     """(rows of all processes, those of this one, how many of all count): batches of equal size, the last one filled."""
     share = -(-batch_size // accelerator.num_processes)
     first = accelerator.process_index * share

@@ -23,7 +23,7 @@ ARC: Overrides = {"model": {"latent_steps": 4}}
 SMALL: Overrides = {
     "model": {"hidden": 128, "heads": 4, "puzzle_width": 128, "latent_steps": 3, "deep_steps": 2},
     "train": {"batch_size": 32, "steps": 3000, "lr": 1e-3, "warmup_steps": 200, "canvas": "sizes"},
-    "log": {"checkpoint_every": 500, "evaluation_augmentations": 16, "evaluation_batch": 64},
+    "log": {"evaluation_augmentations": 16},
 }
 # One embedding row a task, views drawn afresh, Muon: what learned fastest of the few ways compared so far
 # (docs/results.md). Not run at full size, and its rate there is a guess: small sizes wanted two to four times Adam's.
@@ -72,7 +72,6 @@ QUICK: Overrides = {
         "warmup_steps": 50,
         "ema": 0.99,
     },
-    "log": {"evaluation_batch": 256, "checkpoint_every": 500},
 }
 SUDOKU6 = merged(QUICK, {"model": {"vocab_size": 8, "seq_len": 36, "mixer": "mlp"}})
 SUDOKU4 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 16, "mixer": "mlp"}, "train": {"steps": 500}})

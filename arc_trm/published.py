@@ -10,9 +10,9 @@ import math
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import orjson
 import torch
@@ -110,20 +110,16 @@ def from_published(model: ModelConfig, tensors: Mapping[str, Tensor], where: str
 
     Raises InputError for a tensor that is missing, unknown, or of another shape than `model` asks.
     """
-    names, starts = tensor_names(model), initial_names(model)
-    known = {*names.values(), *starts, *(("lm_head.weight",) if model.tied_embedding else ())}
-    for name in sorted(known - set(tensors)):
-        raise InputError(f"{where}: no tensor {name}, which the asked model has")
-    for name in sorted(set(tensors) - known):
-        raise InputError(f"{where}: tensor {name} {list(tensors[name].shape)} has no place in the asked model")
-    shapes = state_shapes(model)
+    names, starts, shapes = tensor_names(model), initial_names(model), state_shapes(model)
     expected = {theirs: shapes[ours] for ours, theirs in names.items()}
     expected |= dict.fromkeys(starts, shapes["initial"][1:])
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            raise InputError(
-                f"{where}: {name} has shape {list(tensors[name].shape)}, the asked model has {list(shape)}"
-            )
+    if model.tied_embedding:
+        expected["lm_head.weight"] = shapes["token_embedding"]
+    for name in sorted(expected.keys() | tensors.keys()):
+        found = tuple(tensors[name].shape) if name in tensors else None
+        if found != expected.get(name):
+            sizes = ("none" if shape is None else list(shape) for shape in (found, expected.get(name)))
+            raise InputError("{}: {} has shape {}, the asked model has {}".format(where, name, *sizes))
     state = {ours: tensors[theirs].float() for ours, theirs in names.items()}
     state["initial"] = torch.stack([tensors[name].float() for name in starts])
     return state
@@ -148,18 +144,20 @@ class Deduced:
     assumed: tuple[str, ...]
 
 
-def deduce(tensors: Mapping[str, Tensor], where: str) -> Deduced:
-    """The configuration behind published tensors (bare names): sizes from shapes, recursion as published.
+def deduce(tensors: Mapping[str, Tensor], where: str, given: Mapping[str, int] | None = None) -> Deduced:
+    """The configuration behind published tensors (bare names): sizes as `given`, from shapes, or as published.
 
-    Raises InputError when they hold no network that we know.
+    Raises InputError when they hold no network that we know, or one that the given sizes do not fit.
     """
     try:
-        return _deduce(tensors, where)
+        return _deduce(tensors, where, given or {})
     except KeyError as error:
         raise InputError(f"{where}: no tensor {error.args[0]!r}, expected a published TRM or HRM") from error
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
-def _deduce(tensors: Mapping[str, Tensor], where: str) -> Deduced:
+def _deduce(tensors: Mapping[str, Tensor], where: str, given: Mapping[str, int]) -> Deduced:
     low, high = _layers(tensors, "L_level"), _layers(tensors, "H_level")
     hrm, direct = bool(low and high), not low
     vocabulary, hidden = tensors["embed_tokens.embedding_weight"].shape
@@ -181,9 +179,9 @@ def _deduce(tensors: Mapping[str, Tensor], where: str) -> Deduced:
         "puzzle_width": width,
         "tied_embedding": torch.equal(tensors["embed_tokens.embedding_weight"], tensors["lm_head.weight"]),
     }
-    sizes |= _positions(tensors, block, prefix, where)
+    sizes |= {**_positions(tensors, block, prefix, where), **given}
     seen = {"seq_len"} if sizes["mixer"] == "mlp" else set()
-    assumed = {"heads", "seq_len", "prefix", "latent_steps", "deep_steps"} - seen
+    assumed = SIZES.keys() - seen - given.keys()
     rule: HaltingRule = "q_learning" if hrm or direct else "correctness"
     return Deduced(ModelConfig(**sizes), HaltingConfig(rule=rule, continue_loss=hrm), tuple(sorted(assumed)))
 
@@ -228,7 +226,8 @@ def import_checkpoint(arguments: argparse.Namespace) -> int:
     """Write a published checkpoint as our export."""
     path: Path = arguments.checkpoint
     tensors, prefix = read_published(path)
-    asked = _asked(arguments, tensors, str(path))
+    given = {name: size for name in SIZES if (size := getattr(arguments, name)) is not None}
+    asked = deduce(tensors, str(path), given)
     dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items() if tensor.dtype != torch.float32}
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
@@ -282,18 +281,6 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], str]:
         if not name.startswith(prefix):
             raise InputError(f"{path}: tensor {name} does not begin with {prefix!r} as the others do")
     return {name.removeprefix(prefix): tensor for name, tensor in content.items()}, prefix
-
-
-def _asked(arguments: argparse.Namespace, tensors: Mapping[str, Tensor], where: str) -> Deduced:
-    """The model that the tensors show, with the sizes that the command line gives."""
-    shown = deduce(tensors, where)
-    sizes = {name: getattr(arguments, name) for name in SIZES if getattr(arguments, name) is not None}
-    rule = {"rule": arguments.rule} if arguments.rule else {}
-    assumed = tuple(name for name in shown.assumed if name not in sizes)
-    try:
-        return Deduced(replace(shown.model, **sizes), replace(shown.halting, **rule), assumed)
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from error
 
 
 def _identifiers(path: Path | None, table: Tensor | None) -> tuple[str, ...] | None:
@@ -362,7 +349,6 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--no-table", action="store_true", help="keep only the mean of the puzzle embeddings")
     for name, meaning in SIZES.items():
         one.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
-    one.add_argument("--rule", choices=get_args(HaltingRule), help="when training halts a sequence")
     one.set_defaults(run=import_checkpoint)
     one = commands.add_parser("export", help="turn an export into a published checkpoint")
     one.add_argument("folder", type=Path, metavar="DIR", help="export or run folder")

@@ -40,7 +40,7 @@ EVALUATION = "evaluation/"
 # Settings of a model that its weights do not depend on.
 FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates"}
 # Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
-FREE_SETTINGS = ("log.", "train.micro_batches", "model.activation_checkpointing")
+FREE_SETTINGS = ("log.", "model.activation_checkpointing")
 SHOWN = 60  # characters of a value in a line about a difference
 
 
@@ -57,11 +57,11 @@ class Start:
     allow_changes: bool = False
 
 
-def begin(trainer: Trainer, start: Start, data_digest: str, data_facts: Mapping[str, Any] | None = None) -> str:
+def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
     """Resume, start from an export, or start afresh; returns a line that says which.
 
-    `data_facts` describe the dataset, for the line that says what differs. Raises InputError when the folder cannot
-    be used or holds another run, or when settings or data differ from the resumed ones.
+    `facts` describe the dataset, its `data_digest` among them. Raises InputError when the folder cannot be used or
+    holds another run, or when settings or data differ from the resumed ones.
     """
     try:
         start.out.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,6 @@ def begin(trainer: Trainer, start: Start, data_digest: str, data_facts: Mapping[
         raise InputError(f"{start.out}: cannot make this folder ({error.strerror})") from error
     if checkpoint_folders(start.out) and not start.resume:
         raise InputError(f"{start.out}: already holds a run; add --resume to go on with it, or choose another --out")
-    facts = {"data_digest": data_digest, **(data_facts or {})}
     line = _resume(trainer, start, facts) if start.resume else None
     if line is None:
         line = "starting a new run"
@@ -193,8 +192,8 @@ class MetricLog:
     def __init__(self, accelerator: Accelerator, out: Path, config: RunConfig, step: int) -> None:
         """Open the log of a run that stands at `step`; reports of later steps (from before a kill) are dropped."""
         self.accelerator, self.path = accelerator, out / "metrics.jsonl"
-        self.scores: dict[str, float] = {}  # of the latest evaluation
-        self._scores_step = -1
+        self.scores: dict[str, float] = {}  # of the latest evaluation, known to the main process
+        self.scored_step = -1
         if accelerator.is_main_process:
             lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
             kept = [line for line in lines if _step_of(line) <= step]
@@ -225,14 +224,10 @@ class MetricLog:
             # A checkpoint that survives a power cut finds the reports before it.
             os.fsync(file.fileno())
 
-    def evaluated(self, step: int) -> bool:
-        """Whether the scores of `step` are there (known to the main process)."""
-        return self._scores_step == step
-
     def _remember(self, line: dict[str, float]) -> None:
         scores = {name: value for name, value in line.items() if name.startswith(EVALUATION)}
         if scores:
-            self.scores, self._scores_step = scores, int(line["step"])
+            self.scores, self.scored_step = scores, int(line["step"])
 
 
 def _step_of(line: bytes) -> float:
@@ -288,53 +283,52 @@ def train(
     evaluate: Evaluate | None,
     log: MetricLog,
     deadline: float | None = None,
+    now: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Train to the planned steps, `deadline` (time.monotonic seconds) or a signal; returns why it ended.
+    """Train to the planned steps, `deadline` (seconds of the clock `now`) or a signal; returns why it ended.
 
     Writes checkpoints below `out`, which hold `facts`. Evaluates as the settings say and at the end; a kill or a
     signal that cuts an evaluation short loses nothing, since it is done again on resuming.
     """
-    settings = trainer.config.log
-    quiet = not trainer.accelerator.is_main_process
+    settings, quiet = trainer.config.log, not trainer.accelerator.is_main_process
+    # Where asking the other processes makes the device wait, they are asked only when metrics do so anyway.
+    waits = trainer.accelerator.num_processes > 1 and trainer.accelerator.device.type != "cpu"
+    every, saved = settings.every if waits else 1, now()
     with stop_on_signal() as stop, Progress("training", trainer.planned_steps, trainer.step, quiet=quiet) as bar:
 
         def enough() -> bool:
-            return stop.requested or (deadline is not None and time.monotonic() >= deadline)
+            return stop.requested or (deadline is not None and now() >= deadline)
 
         trainer.should_stop = lambda: trainer.agreed(enough())
         _evaluate_if_due(trainer, evaluate, log)
-        for step in steps(trainer, enough, _agreement_interval(trainer)):
-            figures = None
-            if step == trainer.planned_steps or step % settings.every == 0:
-                metrics = trainer.read_metrics()
-                log.add({f"train/{name}": value for name, value in metrics.items()}, step)
-                figures = progress_text(metrics)
-            bar.update(1, figures)
-            if step % settings.checkpoint_every == 0 or (evaluate and _evaluation_falls_here(trainer)):
+        while trainer.step < trainer.planned_steps:
+            trainer.train_step()
+            bar.update(1, _report_if_due(trainer, log))
+            if evaluate and _evaluation_falls_here(trainer):
                 save(trainer, out, facts)
-            _evaluate_if_due(trainer, evaluate, log)
+                saved = now()
+                _evaluate_if_due(trainer, evaluate, log)
+            if trainer.step % every == 0:
+                over, due = trainer.each_agreed(enough(), now() >= saved + 60 * settings.checkpoint_minutes)
+                if due:
+                    save(trainer, out, facts)
+                    saved = now()
+                if over:
+                    break
         save(trainer, out, facts)
     if stop.requested:
         return "stopped by a signal"
     return "finished" if trainer.step >= trainer.planned_steps else "out of time"
 
 
-def steps(trainer: Trainer, stop: Callable[[], bool], every: int = 1) -> Iterator[int]:
-    """Train up to the planned steps, or until any process wants to stop; yields the number of every step done.
-
-    The processes ask each other after every `every` steps, which waits for the device.
-    """
-    while trainer.step < trainer.planned_steps:
-        trainer.train_step()
-        yield trainer.step
-        if trainer.step % every == 0 and trainer.agreed(stop()):
-            return
-
-
-def _agreement_interval(trainer: Trainer) -> int:
-    """How often to ask the other processes: where it makes the device wait, only when metrics do so anyway."""
-    waits = trainer.accelerator.num_processes > 1 and trainer.accelerator.device.type != "cpu"
-    return trainer.config.log.every if waits else 1
+def _report_if_due(trainer: Trainer, log: MetricLog) -> str | None:
+    """Read and log metrics where the settings want it; the few figures that fit beside a progress bar."""
+    if trainer.step < trainer.planned_steps and trainer.step % trainer.config.log.every:
+        return None
+    metrics = trainer.read_metrics()
+    log.add({f"train/{name}": value for name, value in metrics.items()}, trainer.step)
+    exact = f"exact {metrics['exact_accuracy']:.1%}, " if "exact_accuracy" in metrics else ""
+    return f"loss {metrics['loss']:.3f}, {exact}{metrics['examples_per_second']:.1f} examples/s"
 
 
 def _evaluation_falls_here(trainer: Trainer) -> bool:
@@ -346,25 +340,20 @@ def _evaluate_if_due(trainer: Trainer, evaluate: Evaluate | None, log: MetricLog
     """Evaluate where the settings want it, unless the log has the scores of this step already."""
     if evaluate is None or not _evaluation_falls_here(trainer):
         return
-    if trainer.agreed(trainer.accelerator.is_main_process and not log.evaluated(trainer.step)):
+    if trainer.agreed(trainer.accelerator.is_main_process and log.scored_step != trainer.step):
         log.add(evaluate(trainer), trainer.step)
         return_freed_memory()
-
-
-def progress_text(metrics: dict[str, float]) -> str:
-    """The few figures that fit beside a progress bar."""
-    exact = f"exact {metrics['exact_accuracy']:.1%}, " if "exact_accuracy" in metrics else ""
-    return f"loss {metrics['loss']:.3f}, {exact}{metrics['examples_per_second']:.1f} examples/s"
 
 
 def save(trainer: Trainer, out: Path, facts: dict[str, Any]) -> None:
     """Write a checkpoint unless this step has one; collective, the main process writes.
 
-    Raises NonFiniteLoss before saving a broken state, InputError where it cannot be written.
+    Raises NonFiniteLoss or UnequalReplicas before saving a broken state, InputError where it cannot be written.
     """
     if trainer.saved_step == trainer.step:
         return
     trainer.check_finite()
+    trainer.check_replicas()
     tensors, state = trainer.state_dict()
     keep = trainer.config.log.keep_checkpoints
     state = {"config": to_json(trainer.config), **facts, **state}
@@ -424,7 +413,6 @@ def explained_memory(config: RunConfig, device: torch.device, kept: Callable[[],
         if not _out_of_memory(error):
             raise
         raise InputError(
-            f"out of memory on {device}: raise train.micro_batches (now {config.train.micro_batches}), "
-            f"switch model.activation_checkpointing on, lower train.batch_size (now {config.train.batch_size}) "
-            f"or log.evaluation_batch (now {config.log.evaluation_batch})" + (f"; {kept()}" if kept else "")
+            f"out of memory on {device}: switch model.activation_checkpointing on or lower train.batch_size "
+            f"(now {config.train.batch_size})" + (f"; {kept()}" if kept else "")
         ) from error

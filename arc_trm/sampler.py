@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.boards import BoardRows
 from data_prep.canvas import CANVAS_SIDE, placement_limits
 from data_prep.grid import COLOURS, dihedral
 from data_prep.store import ArcStore
@@ -16,8 +19,10 @@ RandomBits = NDArray[np.uint64]
 # Whole epochs are planned together until a plan holds about this many examples: the fixed cost of some twenty
 # array operations then costs a handful of tasks no more per example than a thousand tasks.
 PLANNED_EXAMPLES = 8192
-# Neighbouring batches touch at most two plans, the one that ends and the one that begins.
+# Neighbouring batches touch at most two plans (or epochs), the one that ends and the one that begins.
 KEPT_PLANS = 2
+# Streams of random numbers of one seed: which puzzles an epoch visits in which order, how a step changes them.
+ORDERS, CHANGES = 0, 1
 # Sets the exploration's random numbers apart from the sampler's, which has the same seed.
 EXPLORATION_KEY = 0x5E7
 # Which of the eight dihedral elements exchange height and width.
@@ -39,11 +44,9 @@ class Rows:
     permutations: NDArray[np.uint8]  # [b, 10]
 
     def __len__(self) -> int:
-        """The number of examples."""
         return len(self.puzzles)
 
     def __getitem__(self, index: slice | Integers) -> "Rows":
-        """The examples at `index`."""
         return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @classmethod
@@ -59,21 +62,7 @@ class Rows:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
-def check_stream(seed: int, batch_size: int) -> None:
-    """Raise ValueError where examples cannot be drawn so."""
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be within 0..2**64-1, found {seed}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive, found {batch_size}")
-
-
-def slot_range(step: int, slots: slice, batch_size: int) -> tuple[int, int]:
-    """First of `slots` and first beyond them; raises ValueError outside 0..batch_size, or for a step below 0."""
-    first = 0 if slots.start is None else slots.start
-    last = batch_size if slots.stop is None else slots.stop
-    if not 0 <= first <= last <= batch_size or slots.step not in (None, 1) or step < 0:
-        raise ValueError(f"expected step >= 0 and slots within 0..{batch_size}, found {step} and {slots}")
-    return first, last
+Indexed = TypeVar("Indexed", Rows, BoardRows)
 
 
 class Sampler:
@@ -106,7 +95,6 @@ class Sampler:
 
         Raises ValueError when none has any, or when a training pair does not fit a window of `side` cells.
         """
-        check_stream(seed, batch_size)
         trains = store.pair_training if groups is None else store.pair_training & np.isin(store.pair_groups, groups)
         self._pairs = np.flatnonzero(trains)
         if not len(self._pairs):
@@ -117,7 +105,7 @@ class Sampler:
         self._limits = self._placement_limits(store, side)
         self._store, self.fresh_views, self.colours_from = store, fresh_views, colours_from
         self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
-        self._plans: dict[int, Rows] = {}
+        self._kept_plan = lru_cache(KEPT_PLANS)(self._plan)
         self.seed, self.batch_size = seed, batch_size
 
     def _placement_limits(self, store: ArcStore, side: int) -> Integers:
@@ -137,14 +125,14 @@ class Sampler:
         return len(self._pairs)
 
     def rows(self, step: int, slots: slice) -> Rows:
-        """The examples offered to `slots` (within 0..batch_size) at `step`; raises ValueError outside."""
-        first, last = slot_range(step, slots, self.batch_size)
+        """The examples offered to `slots` (within 0..batch_size) at `step`."""
+        first, last, _ = slots.indices(self.batch_size)
         position, end = step * self.batch_size + first, step * self.batch_size + last
         length = self._epochs_per_plan * self.examples_per_epoch
-        parts = [self._plan(position // length)[:0]]
+        parts = [self._kept_plan(position // length)[:0]]
         while position < end:
             plan, offset = divmod(position, length)
-            parts.append(self._plan(plan)[offset : offset + end - position])
+            parts.append(self._kept_plan(plan)[offset : offset + end - position])
             position += len(parts[-1])
         rows = Rows.joined(parts)
         if self.fresh_views and step < self.colours_from:
@@ -152,17 +140,8 @@ class Sampler:
         return rows
 
     def _plan(self, number: int) -> Rows:
-        """Some whole epochs of examples."""
-        plan = self._plans.get(number)
-        if plan is None:
-            plan = self._draw(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
-            self._plans[number] = plan
-            if len(self._plans) > KEPT_PLANS:
-                del self._plans[next(iter(self._plans))]
-        return plan
-
-    def _draw(self, source: np.random.Philox) -> Rows:
-        """Draw the examples of a plan; arrays hold an epoch a row until they are flat, in visiting order."""
+        """Some whole epochs of examples; arrays hold an epoch a row until they are flat, in visiting order."""
+        source = np.random.Philox(key=np.array([self.seed, number], np.uint64))
         shape = (self._epochs_per_plan, len(self._sizes))
         order = np.argsort(_bits(source, shape), axis=1, kind="stable")
         sizes = self._sizes[order].ravel()
@@ -209,6 +188,44 @@ def _views(bits: RandomBits) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return (bits[:, 0] >> np.uint64(61)).astype(np.uint8), permutations
 
 
+# Sudokus and mazes ----------------------------------------------------------------------------------------------------
+
+
+class BoardSampler:
+    """Which puzzle a batch slot is offered at a step, and the random bits that change it.
+
+    The published rule: every epoch visits all puzzles in shuffled order, each changed once at random. Epochs follow
+    each other without end and are cut into batches; slot s sees element s of each. All is a pure function of
+    (seed, step, slot), from raw Philox output, which numpy promises to keep.
+    """
+
+    def __init__(self, puzzles: int, bits: int, *, seed: int, batch_size: int) -> None:
+        """Sample `puzzles` puzzles (at least one), with `bits` 64-bit numbers for each change."""
+        self.puzzles, self.bits, self.seed, self.batch_size = puzzles, bits, seed, batch_size
+        self._order = lru_cache(KEPT_PLANS)(self._draw_order)
+
+    def draw(self, step: int, slots: slice) -> tuple[Integers, RandomBits]:
+        """Puzzles int64[b] and random bits uint64[b, bits] of `slots` (within 0..batch_size) at `step`."""
+        first, last, _ = slots.indices(self.batch_size)
+        epochs, places = np.divmod(step * self.batch_size + np.arange(first, last), self.puzzles)
+        puzzles = np.empty(len(places), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            puzzles[epochs == epoch] = self._order(epoch)[places[epochs == epoch]]
+        return puzzles, self._random(CHANGES, step, self.batch_size * self.bits).reshape(-1, self.bits)[first:last]
+
+    def _draw_order(self, epoch: int) -> Integers:
+        return np.argsort(self._random(ORDERS, epoch, self.puzzles), kind="stable")
+
+    def _random(self, stream: int, number: int, count: int) -> RandomBits:
+        # The counter's lowest word counts draws, so that streams and numbers in the others never meet.
+        counter = np.array([0, number, stream, 0], np.uint64)
+        source = np.random.Philox(key=np.array([self.seed, 0], np.uint64), counter=counter)
+        return np.asarray(source.random_raw(count), np.uint64)
+
+
+# Rows for evaluation, and exploration ---------------------------------------------------------------------------------
+
+
 def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups: Integers | None = None) -> Rows:
     """Every test pair of `groups` (None: the scored ones) under the first `augmentations` puzzles.
 
@@ -231,8 +248,8 @@ def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups
     return Rows.of_puzzles(store, np.repeat(first, counts) + within, np.repeat(tests, counts), zeros, zeros)
 
 
-def fixed_batches(rows: Rows, size: int) -> Iterator[tuple[Rows, int]]:
-    """`rows` in order, `size` at a time, and how many of them count; the end repeats the last row."""
+def fixed_batches(rows: Indexed, size: int) -> Iterator[tuple[Indexed, int]]:
+    """`rows` (or boards) in order, `size` at a time, and how many of them count; the end repeats the last row."""
     for start in range(0, len(rows), size):
         index = np.arange(start, start + size)
         yield rows[np.minimum(index, len(rows) - 1)], min(size, len(rows) - start)

@@ -12,24 +12,21 @@ import argparse
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
 from arc_trm import train
+from arc_trm.batches import open_training_data
 from arc_trm.checkpoint import read_export
-from arc_trm.config import RunConfig
-from arc_trm.datasets import open_training_data
-from arc_trm.device import make_accelerator
+from arc_trm.device import PRECISIONS, best_seconds, make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import build
 from data_prep.files import run_program
 from data_prep.progress import duration_text
 
 NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 is that of wrong input
-# bf16 is taken where a step takes at most this share of the time that it takes in float32.
-WORTHWHILE = 0.8
 
 
 @dataclass(frozen=True)
@@ -70,38 +67,18 @@ class Outcome:
         return f"{self.check.preset}: {figure} after {self.steps} steps, goal {self.check.goal:.0%}"
 
 
-def step_seconds(config: RunConfig, data: Path, out: Path, enough: float = math.inf) -> float:
-    """Seconds of a warm training step, the best of three; of fewer where one takes more than three times `enough`."""
-    accelerator = make_accelerator("none", out)
-    opened = open_training_data(data, config, accelerator)
-    trainer = Trainer(config, opened.parts, accelerator, opened.planned_steps(config))
-    trainer.train_step()
-    trainer.read_metrics()
-    best = math.inf
-    for _ in range(3):
-        began = time.perf_counter()
+def timed(arguments: train.Arguments) -> tuple[str, float]:
+    """The precision that a training step takes here, and its seconds when it is warm, the best of three."""
+    accelerator = make_accelerator("none", arguments.out)
+    opened = open_training_data(arguments.data, arguments.config, accelerator)
+    trainer = Trainer(arguments.config, opened.parts, accelerator, opened.planned_steps(arguments.config))
+
+    def step() -> None:
         trainer.train_step()
         trainer.read_metrics()  # waits for the device
-        best = min(best, time.perf_counter() - began)
-        if best > 3 * enough:
-            break
-    return best
 
-
-def timed(arguments: train.Arguments) -> tuple[str, float]:
-    """The precision to train in and the seconds of a step in it.
-
-    Where none was asked for, a CPU takes bf16 if its own steps are faster so: some CPUs have it, others emulate it and
-    are a hundred times slower with it.
-    """
-    config, data, out = arguments.config, arguments.data, arguments.out
-    precision = config.train.precision
-    if precision != "auto" or make_accelerator("none", out).device.type != "cpu":
-        return precision, step_seconds(config, data, out)
-    fp32, bf16 = (replace(config, train=replace(config.train, precision=name)) for name in ("fp32", "bf16"))
-    seconds = step_seconds(fp32, data, out)
-    halved = step_seconds(bf16, data, out, enough=seconds)
-    return ("bf16", halved) if halved <= WORTHWHILE * seconds else ("fp32", seconds)
+    precision = next(name for name, dtype in PRECISIONS.items() if dtype == trainer.dtype)
+    return precision, best_seconds(step)
 
 
 def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> Outcome:

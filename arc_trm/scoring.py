@@ -10,19 +10,18 @@ until a row would halt); and `puzzles_per_second`, the first batch's start-up in
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 
-from arc_trm.boards import CHECKS, evaluation_batches
+from arc_trm.batches import CHECKS, board_batch
 from arc_trm.checkpoint import read_export
-from arc_trm.config import LogConfig
+from arc_trm.config import RunConfig
 from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
-from arc_trm.predict import Predictor, Voter, outputs_of_store
+from arc_trm.predict import Predictor, Voter, outputs_of_store, shared_batches
 from arc_trm.run import Evaluate
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
@@ -37,12 +36,12 @@ from data_prep.store import ArcStore, open_store
 PASSES = (1, 2, 5, 10, 100, 1000)
 
 
-def evaluation(store: ArcStore | BoardStore, log: LogConfig) -> Evaluate | None:
+def evaluation(store: ArcStore | BoardStore, config: RunConfig) -> Evaluate | None:
     """What scores a trainer's averaged weights on the tasks or test puzzles of its dataset; None: nothing is scored.
 
     An evaluation that the trainer asks to stop has no scores.
     """
-    return arc_evaluation(store, log) if isinstance(store, ArcStore) else board_evaluation(store, log)
+    return arc_evaluation(store, config) if isinstance(store, ArcStore) else board_evaluation(store, config)
 
 
 # ARC ------------------------------------------------------------------------------------------------------------------
@@ -60,18 +59,17 @@ def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
     return solutions
 
 
-def arc_evaluation(store: ArcStore, log: LogConfig) -> Evaluate | None:
+def arc_evaluation(store: ArcStore, config: RunConfig) -> Evaluate | None:
     """What lets a trainer's model vote on the scored tasks of `store` as in a competition, and scores the votes."""
     solutions = solutions_of(store)
     if not solutions:
         return None
     outputs, asked = outputs_of_store(store)
-    rows = evaluation_rows(store, augmentations=log.evaluation_augmentations)
+    rows = evaluation_rows(store, augmentations=config.log.evaluation_augmentations)
+    windows, task_rows = config.train.canvas != "full", config.model.embedding_rows == "task"
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
-        windows = trainer.config.train.canvas != "full"
-        task_rows = trainer.config.model.embedding_rows == "task"
-        voter = Voter(store, asked, log.evaluation_batch, trainer.accelerator, windows, task_rows=task_rows)
+        voter = Voter(store, asked, config.train.batch_size, trainer.accelerator, windows, task_rows=task_rows)
         tally = Tally(outputs)
         quiet = not trainer.accelerator.is_main_process
         with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:
@@ -104,42 +102,32 @@ def score_boards(
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
     """The four figures over all test puzzles, which the processes share; none if `stop`, collective, asks to end."""
-    processes = accelerator.num_processes
-    mine = store.test[accelerator.process_index :: processes]
-    share = -(-batch_size // processes)
-    rounds = range(-(-len(store.test) // (share * processes)))  # another process may have one batch more
-    sums = torch.zeros(5, dtype=torch.float64)
-    with Progress("evaluating", len(mine), unit="puzzles", quiet=not accelerator.is_main_process) as bar:
-        for _, work in zip_longest(rounds, evaluation_batches(mine, share, accelerator.device)):
+    names = ("exact_accuracy", "valid", "cell_accuracy", "supervision_steps")
+    sums = torch.zeros(len(names), dtype=torch.float64)
+    quiet = not accelerator.is_main_process
+    with Progress("evaluating", len(store.test), unit="puzzles", quiet=quiet) as bar:
+        for _, mine, valid in shared_batches(store.test, batch_size, accelerator):
             if stop():
                 return {}
-            if work is None:
-                continue
-            batch, valid = work
-            answers, _, steps = (part[:valid] for part in predictor.answer(batch))
-            right = (answers == batch.labels[:valid]).double().cpu()
-            questions = batch.inputs[:valid].to(torch.uint8).cpu().numpy()
-            obeys = torch.from_numpy(CHECKS[store.kind](questions, answers.cpu().numpy()))
-            exact = right.min(-1).values
-            parts = (exact, obeys.double(), right.mean(-1), steps.double().cpu(), torch.ones(valid))
-            sums += torch.stack([part.sum().double() for part in parts])
+            counted = max(0, valid - accelerator.process_index * len(mine))  # the others fill up the last batch
+            batch = board_batch(mine, accelerator.device)
+            answers, _, steps = (part[:counted] for part in predictor.answer(batch))
+            right = (answers == batch.labels[:counted]).double().cpu()
+            obeys = CHECKS[store.kind](mine[:counted].questions, answers.cpu().numpy())
+            parts = (right.min(-1).values, torch.from_numpy(obeys), right.mean(-1), steps.cpu())
+            sums += torch.stack([part.double().sum() for part in parts])
             bar.update(valid)
-    exact_sum, valid_sum, cell_sum, step_sum, count = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
-    return {
-        "exact_accuracy": exact_sum / count,
-        "valid": valid_sum / count,
-        "cell_accuracy": cell_sum / count,
-        "supervision_steps": step_sum / count,
-    }
+    totals = accelerator.reduce(sums.to(accelerator.device), "sum").tolist()
+    return {name: total / len(store.test) for name, total in zip(names, totals, strict=True)}
 
 
-def board_evaluation(store: BoardStore, log: LogConfig) -> Evaluate:
+def board_evaluation(store: BoardStore, config: RunConfig) -> Evaluate:
     """What evaluates a trainer on the test puzzles of `store`."""
 
     def evaluate(trainer: Trainer) -> dict[str, float]:
         with trainer.averaged():
             figures = score_boards(
-                trainer.predictor(), store, log.evaluation_batch, trainer.accelerator, trainer.should_stop
+                trainer.predictor(), store, config.train.batch_size, trainer.accelerator, trainer.should_stop
             )
         return {f"evaluation/{name}": value for name, value in figures.items()}
 
@@ -172,7 +160,7 @@ def score_export(
     net.to(accelerator.device)
     embedding = PuzzleEmbedding(1, model.puzzle_width, accelerator.device)
     embedding.table.copy_(exported.puzzle_mean)
-    dtype = resolve_precision(precision, accelerator.device)
+    dtype = resolve_precision(precision, model, accelerator)
     predictor = Predictor(net, net, embedding, exported.halting, dtype, early_exit)
     started = time.perf_counter()
     figures = score_boards(predictor, store, batch_size, accelerator)

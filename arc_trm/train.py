@@ -20,13 +20,12 @@ import tyro
 from accelerate import Accelerator
 
 from arc_trm import run
-from arc_trm.compiling import compile_or_explain
+from arc_trm.batches import open_training_data
 from arc_trm.config import RunConfig, check_config
-from arc_trm.datasets import open_training_data
-from arc_trm.device import make_accelerator
+from arc_trm.device import compile_or_explain, describe_device, make_accelerator
 from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
 from arc_trm.scoring import evaluation
-from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
 from data_prep.files import MANIFEST, InputError, file_digest, run_program
 
 PROGRAM = "arc_trm.train"
@@ -93,6 +92,10 @@ def parse(argv: Sequence[str]) -> Arguments:
     default = Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
     arguments = tyro.cli(Arguments, default=default, args=rest, prog=f"{PROGRAM} {name}", description=describe(name))
     check_config(arguments.config)
+    if arguments.minutes < 0:
+        raise InputError(f"--minutes: found {arguments.minutes}, expected at least 0")
+    if arguments.out.resolve() == arguments.data.resolve():
+        raise InputError(f"--out {arguments.out}: is the dataset of --data too, expected another folder")
     return arguments
 
 
@@ -100,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, train, evaluate, export."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     accelerator = make_accelerator(arguments.log.track, arguments.out)
+    if accelerator.is_main_process:
+        # Before anything that takes time: launchers have been seen to start one process where two were asked for.
+        print(describe_device(accelerator), file=sys.stderr, flush=True)
     with run.explained_memory(arguments.config, accelerator.device):
         line = train(arguments, accelerator)
     if accelerator.is_main_process:
@@ -110,10 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: Arguments, accelerator: Accelerator) -> str:
     """The whole run; returns the line to end with."""
     config, out = arguments.config, arguments.out
-    if arguments.minutes < 0:
-        raise InputError(f"--minutes: found {arguments.minutes}, expected at least 0")
-    if out.resolve() == arguments.data.resolve():
-        raise InputError(f"--out {out}: is the dataset of --data too, expected another folder")
     data = open_training_data(arguments.data, config, accelerator)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
     trainer = Trainer(
@@ -127,30 +129,24 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
         trainer.fit_memory()
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
-    line = run.begin(trainer, start, facts["data_digest"], data.facts)
+    line = run.begin(trainer, start, facts)
     if accelerator.is_main_process:
-        # Launchers have been seen to start one process where two were asked for.
-        print(f"{line}: {circumstances(trainer)}", file=sys.stderr)
+        print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
-    evaluate = evaluation(data.store, config.log)
+    evaluate = evaluation(data.store, config)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
         with run.explained_memory(config, accelerator.device, lambda: run.last_good(trainer, out)):
             reason = run.train(trainer, out, facts, evaluate, log, deadline)
     except NonFiniteLoss as error:
         raise InputError(f"{error}; {run.last_good(trainer, out)}; go on with a lower train.lr") from error
+    except UnequalReplicas as error:
+        raise InputError(f"{error}; {run.last_good(trainer, out)}") from error
     run.export(trainer, out / "export", data.training_tasks, facts)
     accelerator.end_training()
-    scores = log.scores if log.evaluated(trainer.step) else {}
+    scores = log.scores if log.scored_step == trainer.step else {}
     figures = [f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES]
     return ", ".join([f"wrote {out / 'export'}: {trainer.step} steps", reason, *figures])
-
-
-def circumstances(trainer: Trainer) -> str:
-    """How many processes there are, on what, and in which arithmetic."""
-    count = trainer.accelerator.num_processes
-    arithmetic = str(trainer.dtype).removeprefix("torch.")
-    return f"{count} process{'es' if count > 1 else ''} on {trainer.accelerator.device.type}, {arithmetic}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ recursions, so their gradients are final only when the backward pass ends: they 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +35,8 @@ from data_prep.files import InputError
 WARMUP_SHARE = 0.1
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
+# Words of a digest that are worked on at once: their products take 128 MB.
+WORDS_AT_ONCE = 1 << 24
 # Names of the tensors of a training state.
 MODEL, EMA, OPTIMISER, CARRY, ROWS = "model/", "ema/", "optimiser/", "carry/", "puzzles/"
 TABLE, SUMS = "puzzle_table", "metric_sums"
@@ -42,6 +44,10 @@ TABLE, SUMS = "puzzle_table", "metric_sums"
 
 class NonFiniteLoss(RuntimeError):
     """The loss or the weights became NaN or infinite; the message says at which step and learning rate."""
+
+
+class UnequalReplicas(RuntimeError):
+    """Processes hold other weights than the first; the message says which, and at which step that was seen."""
 
 
 @dataclass
@@ -68,23 +74,16 @@ def _within(whole: slice, start: int, stop: int) -> slice:
     return slice(whole.start + start, whole.start + stop)
 
 
-def share_out(parts: Sequence[Part], accelerator: Accelerator, micro_batches: int) -> list[Work]:
-    """This process's slices of every part, each cut into the micro-batches that are worked through at once.
-
-    Raises InputError where the slots cannot be shared evenly.
-    """
+def share_out(parts: Sequence[Part], accelerator: Accelerator) -> list[Work]:
+    """This process's slice of every part; raises InputError where the slots cannot be shared evenly."""
     processes, rank = accelerator.num_processes, accelerator.process_index
     work, first = [], 0
     for part in parts:
-        if part.slots % (processes * micro_batches):
-            raise InputError(
-                f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes "
-                f"× {micro_batches} micro-batches"
-            )
-        size = part.slots // (processes * micro_batches)
-        for index in range(micro_batches):
-            start = (rank * micro_batches + index) * size
-            work.append(Work(part, slice(start, start + size), slice(first + start, first + start + size)))
+        size, rest = divmod(part.slots, processes)
+        if rest:
+            raise InputError(f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes")
+        start, stop = rank * size, (rank + 1) * size
+        work.append(Work(part, slice(start, stop), slice(first + start, first + stop)))
         first += part.slots
     return work
 
@@ -114,7 +113,6 @@ class Trainer:
         self.config, self.parts, self.accelerator = config, list(parts), accelerator
         self.planned_steps = planned_steps
         self.step = 0
-        self.seconds = 0.0
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
         self.names: RowNames | None = None  # what the embedding rows stand for, so that other runs find them again
         self.saved_step: int | None = None  # whose state the newest checkpoint holds
@@ -124,17 +122,18 @@ class Trainer:
         weights = self.model.token_embedding.dtype
         self.embedding = PuzzleEmbedding(parts[0].source.num_puzzles, config.model.puzzle_width, device)
         self.embedding.table = self.embedding.table.to(weights)
-        precision = resolve_precision(config.train.precision, device)
-        self.dtype = weights if weights == torch.float64 else precision
+        double = weights == torch.float64
+        self.dtype = weights if double else resolve_precision(config.train.precision, config.model, accelerator)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         if accelerator.num_processes > 1:
             broadcast(list(self.model.state_dict().values()))
         self.running = compile_model(self.model) if compile_model else self.model  # the model as it runs
         self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
-        self.work = share_out(self.parts, accelerator, config.train.micro_batches)
+        self.work = share_out(self.parts, accelerator)
         self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read
         self.metric_steps = 0  # steps since metrics were read
+        self.timed_steps, self.seconds = 0, 0.0  # those of them that this process did, and how long they took
 
     @property
     def batch_size(self) -> int:
@@ -143,8 +142,7 @@ class Trainer:
 
     def predictor(self) -> Predictor:
         """What answers questions with the weights as they are now (within `averaged`, their moving average)."""
-        early_exit = self.config.log.early_exit
-        return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype, early_exit)
+        return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -164,10 +162,14 @@ class Trainer:
 
     def agreed(self, mine: bool) -> bool:
         """Whether any process says so; all of them learn it in the same step."""
+        return self.each_agreed(mine)[0]
+
+    def each_agreed(self, *mine: bool) -> tuple[bool, ...]:
+        """Which of these any process says."""
         if self.accelerator.num_processes == 1:
             return mine
-        wish = torch.tensor([float(mine)], device=self.accelerator.device)
-        return bool(self.accelerator.reduce(wish, "sum").item() > 0)
+        wishes = torch.tensor([float(wish) for wish in mine], device=self.accelerator.device)
+        return tuple(count > 0 for count in self.accelerator.reduce(wishes, "sum").tolist())
 
     def rates(self) -> tuple[float, float]:
         """Learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
@@ -185,6 +187,8 @@ class Trainer:
         For before the first step: one that runs out of memory later has no second try. Moves nothing; collective.
         Raises OutOfMemoryError where a single slot is too much.
         """
+        # The optimiser makes its two moments in the first step; here something of their size stands for them.
+        moments = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
         while self.agreed(not self._fits()):
             halves = [half for work in self.work for half in work.halves()]
             if len(halves) == len(self.work):
@@ -192,6 +196,7 @@ class Trainer:
             self.work = halves
             if self.accelerator.is_main_process:
                 print(f"note: out of memory, going on with {len(halves)} pieces of work a step", file=sys.stderr)
+        del moments
 
     def _fits(self) -> bool:
         try:
@@ -231,7 +236,7 @@ class Trainer:
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._average_gradients()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
-        self.metric_steps += 1
+        self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
         self.seconds += time.monotonic() - started
 
     def _supervise(self, work: Work, minimum: Tensor) -> Supervised:
@@ -299,9 +304,10 @@ class Trainer:
         if ended:
             metrics |= {name: value / ended for name, value in values.items() if name not in PER_ROW}
         trunk_rate, puzzle_rate = self.rates()
-        metrics |= {"lr": trunk_rate, "puzzle_lr": puzzle_rate, "examples_per_second": rows / max(self.seconds, 1e-9)}
+        speed = self.timed_steps * self.batch_size / max(self.seconds, 1e-9)
+        metrics |= {"lr": trunk_rate, "puzzle_lr": puzzle_rate, "examples_per_second": speed}
         metrics["peak_memory_gb"] = peak_memory(self.accelerator.device)
-        self._sums, self.metric_steps, self.seconds = {}, 0, 0.0
+        self._sums, self.metric_steps, self.timed_steps, self.seconds = {}, 0, 0, 0.0
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteLoss(f"step {self.step}: the loss is {metrics['loss']} at learning rate {trunk_rate:.3g}")
         return metrics
@@ -322,6 +328,18 @@ class Trainer:
         if self.accelerator.reduce(broken, "sum").item():
             rate = self.rates()[0]
             raise NonFiniteLoss(f"step {self.step}: loss or weights are not finite at learning rate {rate:.3g}")
+
+    def check_replicas(self) -> None:
+        """Raise UnequalReplicas, in all processes alike, unless all hold the same weights and table, bit by bit."""
+        if self.accelerator.num_processes == 1:
+            return
+        digests = self.gathered(bit_digest([*self.model.parameters(), self.embedding.table])[None]).tolist()
+        others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if others:
+            raise UnequalReplicas(
+                f"step {self.step}: weights or puzzle embeddings of process {', '.join(map(str, others))} "
+                "are not those of process 0"
+            )
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -365,7 +383,7 @@ class Trainer:
         self._load_moments(below(tensors, OPTIMISER))
         self.embedding.table.copy_(tensors[TABLE])
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
-        self.step, self.metric_steps, self.seconds = facts["step"], facts["metric_steps"], 0.0
+        self.step, self.metric_steps, self.timed_steps, self.seconds = facts["step"], facts["metric_steps"], 0, 0.0
         # One process goes on with the sums of all, so that they count once.
         sums = tensors[SUMS].to(self.accelerator.device) * self.accelerator.is_main_process
         self._sums = dict(zip(facts["metrics"], sums, strict=True))
@@ -400,6 +418,19 @@ class Trainer:
             for name in columns[0]:
                 gathered[f"{CARRY}{number}/{name}"] = self.gathered(torch.cat([column[name] for column in columns]))
         return gathered
+
+
+def bit_digest(tensors: Iterable[Tensor]) -> Tensor:
+    """An int64 [] that depends on every bit of the tensors: their 32-bit words times odd numbers, summed.
+
+    Sums of integers, which wrap around, do not depend on their order, so equal bits give equal digests on any device.
+    """
+    digest = torch.zeros((), dtype=torch.int64)
+    for tensor in tensors:
+        for words in torch.split(tensor.detach().flatten().view(torch.int32), WORDS_AT_ONCE):
+            odd = torch.arange(1, 2 * len(words), 2, device=words.device)
+            digest = 31 * digest.to(words.device) + (words * odd).sum()
+    return digest
 
 
 def saved_names(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> RowNames | None:

@@ -33,9 +33,6 @@ CHUNK = 1024
 # of feeding, and 64 bits hold eight million votes for one grid.
 HALT_UNITS = 1 << 40
 FILE_FORMAT = "arc-trm candidates 2"
-# It numbered the augmentations that voted, and a second file said what the numbers meant; the votes are the same.
-OLDER_FORMAT = "arc-trm candidates 1"
-OLDER_UNMEASURED = -1e300
 
 
 class AskedOutput(NamedTuple):
@@ -284,7 +281,7 @@ class Tally:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tally":
-        """Read what `save` wrote, or the version before; raises InputError naming the file for anything else."""
+        """Read what `save` wrote; raises InputError naming the file for anything else."""
         columns = _read_columns(Path(path))
         tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
         keys = _cut(columns["keys"].tobytes(), columns["key_lengths"])
@@ -302,24 +299,18 @@ def _order(candidate: Candidate) -> tuple[float, int, int]:
     return -merit, -candidate.votes, -candidate.halting
 
 
-# The columns of a candidates file; the older format has the puzzles' numbers in place of the last two.
-_COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", "likelihood")
-_AUGMENTATIONS = ("augmentation_counts", "augmentations")
+_COLUMNS = (
+    *("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", "likelihood"),
+    *("augmentation_counts", "augmentations"),
+)
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
-            found = str(file["format"])
-            if found not in (FILE_FORMAT, OLDER_FORMAT):
-                raise InputError(f"{path}: candidates of format {found!r}, expected {FILE_FORMAT!r}")
-            if found == FILE_FORMAT:
-                return {name: file[name] for name in (*_COLUMNS, *_AUGMENTATIONS)}
-            columns = {name: file[name] for name in _COLUMNS}
-            none = (np.zeros(len(columns["votes"]), np.int64), np.empty(0, np.int64))
-            likelihood = columns["likelihood"]
-            columns["likelihood"] = np.where(likelihood > OLDER_UNMEASURED, likelihood, -np.inf)
-            return columns | dict(zip(_AUGMENTATIONS, none, strict=True))
+            if str(file["format"]) != FILE_FORMAT:
+                raise InputError(f"{path}: candidates of format {str(file['format'])!r}, expected {FILE_FORMAT!r}")
+            return {name: file[name] for name in _COLUMNS}
     except FileNotFoundError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:

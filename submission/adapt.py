@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from arc_trm import run
+from arc_trm.batches import arc_data
 from arc_trm.checkpoint import Export
-from arc_trm.compiling import compile_or_explain
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
-from arc_trm.datasets import arc_data
+from arc_trm.device import compile_or_explain
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore

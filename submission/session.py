@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
-from arc_trm.compiling import compile_within
-from arc_trm.device import agreed_values, make_accelerator
+from arc_trm.device import agreed_values, compile_within, make_accelerator
 from arc_trm.predict import Predictor, Voter
 from arc_trm.run import stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows

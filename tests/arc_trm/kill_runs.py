@@ -23,13 +23,13 @@ from arc_trm.config import RunConfig
 from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from tests import kills
-from tests.arc_trm.training import TINY, tiny_trainer, with_settings
+from tests.arc_trm.training import TINY, step_clock, tiny_trainer, with_settings
 
 SHORT = with_settings(
-    TINY, train={"steps": 5}, log={"every": 2, "checkpoint_every": 2, "evaluate_every": 3, "keep_checkpoints": 1}
+    TINY, train={"steps": 5}, log={"every": 2, "checkpoint_minutes": 2.0, "evaluate_every": 3, "keep_checkpoints": 1}
 )
 LONG = with_settings(
-    TINY, train={"steps": 60}, log={"every": 4, "checkpoint_every": 3, "evaluate_every": 7, "keep_checkpoints": 2}
+    TINY, train={"steps": 60}, log={"every": 4, "checkpoint_minutes": 3.0, "evaluate_every": 7, "keep_checkpoints": 2}
 )
 SIDES = (3, 5)
 # What a clock or the memory has to say differs from run to run.
@@ -51,10 +51,10 @@ def life(out: Path, config: RunConfig) -> None:
     """One life of a run, from wherever the last one was killed."""
     accelerator = make_accelerator("none", out)
     trainer = tiny_trainer(config, SIDES, accelerator=accelerator)
-    run.begin(trainer, run.Start(out, resume=True), "data")
-    log = run.MetricLog(accelerator, out, config, trainer.step)
     facts = {"data_digest": "data"}
-    run.train(trainer, out, facts, evaluate, log)
+    run.begin(trainer, run.Start(out, resume=True), facts)
+    log = run.MetricLog(accelerator, out, config, trainer.step)
+    run.train(trainer, out, facts, evaluate, log, now=step_clock(trainer))
     run.export(trainer, out / "export", (), facts)
 
 

@@ -1,4 +1,4 @@
-"""What one process and two must do alike: torchrun --nproc_per_node 2 -m tests.arc_trm.process_runs FOLDER
+"""What any number of processes must do alike: torchrun --nproc_per_node 2 -m tests.arc_trm.process_runs FOLDER
 
 The tests do the same in one process and compare. Everything shares one launch, because starting processes takes longer
 than all of it.
@@ -12,26 +12,28 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from safetensors.torch import save_file
+from torch._dynamo.utils import counters
 
 from arc_trm import run
+from arc_trm.batches import arc_data
 from arc_trm.config import RunConfig
-from arc_trm.datasets import arc_data
 from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.sampler import evaluation_rows
-from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
 from arc_trm.vote import Tally
 from data_prep.files import InputError
 from tests.arc_trm.arc_stores import mixed_store
-from tests.arc_trm.training import TINY, lively_model, losses, tiny_trainer, with_settings
+from tests.arc_trm.training import TINY, in_pieces, lively_model, losses, step_clock, tiny_trainer, with_settings
 
 STEPS = 12
-WIDE = with_settings(TINY, train={"batch_size": 16, "steps": STEPS}, log={"checkpoint_every": 5, "every": 4})
+WIDE = with_settings(TINY, train={"batch_size": 16, "steps": STEPS}, log={"checkpoint_minutes": 5.0, "every": 4})
 # Name: (configuration, canvas sides, float64)
 CURVES: dict[str, tuple[RunConfig, tuple[int, ...], bool]] = {
     "float32": (WIDE, (5,), False),
     "float64": (WIDE, (5,), True),
     "sizes": (WIDE, (3, 5), True),
-    "pieces": (with_settings(WIDE, train={"micro_batches": 2}), (3, 5), True),
+    "pieces": (WIDE, (3, 5), True),
+    "compiled": (WIDE, (3, 5), True),
     "q-learning": (with_settings(WIDE, halting={"rule": "q_learning", "continue_loss": True}), (5,), True),
     "bf16": (with_settings(WIDE, train={"precision": "bf16"}), (5,), False),
     "fp16": (with_settings(WIDE, train={"precision": "fp16"}), (5,), False),
@@ -55,12 +57,18 @@ def keep(folder: Path, name: str, trainer: Trainer, curve: list[float]) -> None:
 def curves(folder: Path, accelerator: Accelerator) -> None:
     """Train on toy examples."""
     for name, (config, sides, double) in CURVES.items():
-        trainer = tiny_trainer(config, sides, double, accelerator)
+        torch._dynamo.reset()
+        trainer = in_pieces(
+            tiny_trainer(config, sides, double, accelerator, compiled=name == "compiled"), int(name == "pieces")
+        )
+        counters.clear()
         keep(folder, name, trainer, losses(trainer, STEPS))
+        # One graph for each canvas size, on however many processes, and nothing is ever compiled again.
+        assert counters["stats"]["unique_graphs"] == (len(sides) if name == "compiled" else 0), name
 
 
 def arc_trainer(accelerator: Accelerator) -> Trainer:
-    data = arc_data(mixed_store(), ARC, accelerator.device, multiple=2)
+    data = arc_data(mixed_store(), ARC, accelerator.device)
     return Trainer(ARC, data.parts, accelerator, 4, lively_model(ARC).double())
 
 
@@ -87,15 +95,13 @@ def saved_and_resumed(folder: Path, accelerator: Accelerator) -> None:
     """Stop in the middle because the last process wants to, and go on to the end in another life."""
     for life in ("first", "second"):
         trainer = tiny_trainer(WIDE, (3, 5), double=True, accelerator=accelerator)
-        run.begin(trainer, run.Start(folder / "run", resume=True), "d")
+        run.begin(trainer, run.Start(folder / "run", resume=True), FACTS)
         log = run.MetricLog(accelerator, folder / "run", WIDE, trainer.step)
         if life == "first":
-            stop = accelerator.process_index == accelerator.num_processes - 1
-            for step in run.steps(trainer, lambda: stop and trainer.step == 7):  # noqa: B023
-                if step % 4 == 0:
-                    log.add({f"train/{name}": value for name, value in trainer.read_metrics().items()}, step)
+            last = accelerator.process_index == accelerator.num_processes - 1
+            deadline, clock = (7 * 60.0 if last else None), step_clock(trainer)
+            run.train(trainer, folder / "run", FACTS, None, log, deadline, clock)
             assert trainer.step == 7
-            run.save(trainer, folder / "run", FACTS)
         else:
             assert trainer.step == 7
             assert run.train(trainer, folder / "run", FACTS, None, log) == "finished"
@@ -113,13 +119,19 @@ def failing(folder: Path, accelerator: Accelerator) -> None:
         trainer._sums["loss"] = trainer._sums["loss"] * float("nan")
     expect(NonFiniteLoss, lambda: run.save(trainer, folder / "broken", FACTS))
     expect(NonFiniteLoss, trainer.read_metrics)
+    if accelerator.num_processes > 1:
+        trainer = tiny_trainer(WIDE, accelerator=accelerator)
+        trainer.train_step()
+        if not mine:  # one bit of one number
+            trainer.embedding.table.view(torch.int32)[3, 4] ^= 1
+        expect(UnequalReplicas, lambda: run.save(trainer, folder / "broken", FACTS))
     assert not (folder / "broken").exists()
     apart = folder / f"apart{accelerator.process_index}"
     other = tiny_trainer(WIDE, accelerator=accelerator)
     other.step = accelerator.process_index
     if accelerator.num_processes > 1:
-        expect(InputError, lambda: run.begin(other, run.Start(apart), "d"))
-        odd = with_settings(WIDE, train={"micro_batches": 3})
+        expect(InputError, lambda: run.begin(other, run.Start(apart), FACTS))
+        odd = with_settings(WIDE, train={"batch_size": 15})
         expect(InputError, lambda: tiny_trainer(odd, accelerator=accelerator))
 
 
@@ -153,7 +165,6 @@ def everything(folder: Path, accelerator: Accelerator) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     processes = Accelerator(cpu=True)
-    assert processes.num_processes == 2, f"{processes.num_processes} processes were started"
     everything(Path(sys.argv[1]), processes)
     if processes.is_main_process:
         (Path(sys.argv[1]) / "processes").write_text(str(processes.num_processes))

@@ -8,18 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.batches import Batch, Source
-from arc_trm.boards import (
+from arc_trm.batches import (
     CHECKS,
-    BoardSampler,
+    Batch,
     BoardSource,
+    Source,
     StoredBatches,
     SudokuBatches,
     board_batch,
-    evaluation_batches,
+    board_data,
 )
-from arc_trm.datasets import board_data
 from arc_trm.presets import PRESETS, override
+from arc_trm.sampler import BoardSampler, fixed_batches
 from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.files import InputError
 from data_prep.maze import solve, views
@@ -67,7 +67,7 @@ def test_shuffled_sudokus_equal_the_reference(side: int, seed: int) -> None:
     rows = random_sudokus(side, 5, seed)
     puzzles = np.random.default_rng(seed).integers(5, size=13)
     bits = random_bits(seed, 13, bits_per_shuffle(side))
-    batch = SudokuBatches(rows, side, "cpu").make(puzzles, bits)
+    batch = SudokuBatches(board_store("sudoku", vocab_size(side), rows, rows, {}), "cpu").make(puzzles, bits)
     inputs, labels = as_arrays(batch)
     drawn = shuffles(bits, side)
     assert (inputs == shuffled(rows.questions[puzzles], drawn)).all()
@@ -80,7 +80,8 @@ def test_turned_mazes_equal_the_reference(side: int, seed: int) -> None:
     rows = BoardRows(questions, solve(questions), np.zeros(5, np.float32))
     puzzles = np.random.default_rng(seed).integers(5, size=13)
     bits = random_bits(seed, 13, 1)
-    inputs, labels = as_arrays(StoredBatches.of_mazes(rows, "cpu").make(puzzles, bits))
+    store = board_store("maze", 6, rows, rows, {})
+    inputs, labels = as_arrays(StoredBatches.of_mazes(store, "cpu").make(puzzles, bits))
     elements = (bits[:, 0] >> np.uint64(61)).astype(int)
     shown, solved = views(questions)
     assert (inputs == shown[puzzles, elements]).all()
@@ -93,7 +94,8 @@ def test_a_published_label_is_kept_in_the_view_as_it_is() -> None:
     answers[3] = store.train.questions[3]
     rows = BoardRows(store.train.questions, answers, store.train.ratings)
     bits = np.array([[0], [1 << 61]], np.uint64)
-    _, labels = as_arrays(StoredBatches.of_mazes(rows, "cpu").make(np.array([3, 3]), bits))
+    altered = board_store("maze", 6, rows, rows, {})
+    _, labels = as_arrays(StoredBatches.of_mazes(altered, "cpu").make(np.array([3, 3]), bits))
     assert (labels[0] == answers[3]).all()
     assert (labels[1] == views(rows.questions)[1][3, 1]).all()
 
@@ -147,27 +149,16 @@ def test_random_bits_never_repeat() -> None:
     assert abs((bits / 2**64).mean() - 0.5) < 0.1
 
 
-@pytest.mark.parametrize(
-    ("step", "slots"), [(-1, slice(0, 2)), (0, slice(0, 9)), (0, slice(0, 8, 2)), (0, slice(5, 3))]
-)
-def test_slots_outside_the_batch_are_refused(step: int, slots: slice) -> None:
-    with pytest.raises(ValueError, match=r"expected step >= 0 and slots within 0\.\.8"):
-        source(STORES["maze"]).offer(step, slots)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"seed": -1}, "seed must be within"), ({"batch_size": 0}, "batch_size must be positive, found 0")],
-)
-def test_bad_settings_are_refused(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        source(STORES["sudoku"], **changes)
-
-
 def test_embedding_rows_of_tasks_are_refused() -> None:
     config = override(PRESETS["sudoku6"], {"model": {"embedding_rows": "task", "prefix": 12}})
     with pytest.raises(InputError, match="embedding_rows task: a dataset of kind sudoku has no tasks"):
         board_data(STORES["small sudoku"], config, torch.device("cpu"))
+
+
+def test_a_dataset_without_puzzles_to_train_on_is_refused() -> None:
+    rows = random_sudokus(6, 3, seed=1)
+    with pytest.raises(InputError, match="kind sudoku without puzzles to train on"):
+        board_data(board_store("sudoku", 8, rows[:0], rows, {}), PRESETS["sudoku6"], torch.device("cpu"))
 
 
 # Evaluation -------------------------------------------------------------------------------------------------
@@ -176,7 +167,7 @@ def test_embedding_rows_of_tasks_are_refused() -> None:
 @pytest.mark.parametrize("size", [2, 7, 10])
 def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
     rows = STORES["sudoku"].test
-    batches = list(evaluation_batches(rows, size, "cpu"))
+    batches = [(board_batch(part, "cpu"), valid) for part, valid in fixed_batches(rows, size)]
     assert [len(batch.inputs) for batch, _ in batches] == [size] * len(batches)
     inputs, labels = (np.concatenate([as_arrays(batch)[which][:valid] for batch, valid in batches]) for which in (0, 1))
     assert (inputs == rows.questions).all()

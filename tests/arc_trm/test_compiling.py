@@ -1,15 +1,16 @@
 """torch.compile: whole graphs, one for every canvas size, none later; eager with one line where it cannot be."""
 
 import signal
+import subprocess
 import threading
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
-from arc_trm import compiling
-from arc_trm.compiling import compile_or_explain, compile_within
 from arc_trm.config import ModelConfig
+from arc_trm.device import compile_failure, compile_or_explain, compile_within
 from arc_trm.model import RecursiveModel
 
 CPU = torch.device("cpu")
@@ -40,9 +41,9 @@ def run(forward, model: RecursiveModel, tokens: int, seed: int) -> tuple[torch.T
 )
 def test_every_canvas_size_has_one_graph_with_and_one_without_gradient_and_no_more(changes):
     torch._dynamo.reset()
-    counters.clear()
     model = tiny(**changes)
     compiled = compile_or_explain(model, CPU, backend="eager")
+    counters.clear()  # of the tiny function that was tried first
     for tokens in (49, 25):
         for got, wanted in zip(run(compiled, model, tokens, 1), run(model, model, tokens, 1), strict=True):
             torch.testing.assert_close(got, wanted)
@@ -54,11 +55,40 @@ def test_every_canvas_size_has_one_graph_with_and_one_without_gradient_and_no_mo
             run(compiled, model, 36, 3)
 
 
-def test_without_a_toolchain_it_runs_eagerly_and_says_why(monkeypatch, capsys):
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+def failing(error: BaseException):
+    """A compiler that fails."""
+
+    def backend(module, inputs):
+        raise error
+
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("Triton is too new\nfor this GPU"), "RuntimeError: Triton is too new"),
+        (FileNotFoundError(2, "No such file or directory", "Python.h"), "'Python.h'"),
+        (subprocess.CalledProcessError(1, "gcc"), "CalledProcessError: Command 'gcc' returned non-zero exit status 1"),
+    ],
+)
+def test_where_a_tiny_function_does_not_compile_the_model_runs_as_it_is_and_a_line_says_why(error, said, capsys):
     model = tiny()
-    assert compile_or_explain(model, CPU) is model
-    assert capsys.readouterr().err == "note: running without torch.compile: there is no C++ compiler\n"
+    with torch.compiler.set_stance("force_eager"):  # as a solving run has it until its schedule wants to compile
+        assert compile_or_explain(model, CPU, backend=failing(error)) is model
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("note: running without torch.compile: ")
+    assert said in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own
+def test_without_a_compiler_nothing_is_compiled(monkeypatch, capsys):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nowhere/g++",))
+    torch._dynamo.reset()
+    with fresh_cache():
+        assert "compiler" in compile_failure(CPU)
 
 
 class Clock:

@@ -13,8 +13,17 @@ def test_a_run_goes_through_json(name):
 
 
 def test_settings_of_earlier_versions_are_read_where_they_still_can_be():
-    train = {"share_multiple": 2, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95, "lr": 0.25}
-    read = from_json(RunConfig, {"model": {"graded_updates": 3}, "train": train}, "run")
+    train = {
+        "micro_batches": 4,
+        "share_multiple": 2,
+        "warmup_share": 0.1,
+        "ema_warmup": True,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "lr": 0.25,
+    }
+    log = {"checkpoint_every": 500, "evaluation_batch": 3, "early_exit": True}
+    read = from_json(RunConfig, {"model": {"graded_updates": 3}, "train": train, "log": log}, "run")
     assert read == RunConfig(model=ModelConfig(gradient_updates=3), train=TrainConfig(lr=0.25))
 
 

@@ -3,7 +3,11 @@
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -11,7 +15,9 @@ from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
-from arc_trm.device import make_accelerator, peak_memory
+from arc_trm import device
+from arc_trm.config import ModelConfig
+from arc_trm.device import bf16_is_faster, make_accelerator, peak_memory, resolve_precision
 from data_prep.files import InputError
 
 # Fills and frees 64 MB twice; prints how many new pages the second time took.
@@ -63,3 +69,79 @@ def test_processes_that_do_not_hold_the_whole_model_are_refused(
     monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
     with pytest.raises(InputError, match=r"Accelerate's configuration: found FSDP, expected processes alone"):
         make_accelerator("none", tmp_path)
+
+
+# A GPU that is there -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs are counted and this process has the second, but this torch has no kernels for them."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+
+
+@pytest.mark.usefixtures("second_gpu")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has kernels for GPUs")
+def test_a_gpu_that_does_not_work_ends_in_one_line_that_says_how_to_use_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        make_accelerator("none", tmp_path)
+    said = "cuda:1 is there but does not work (Torch not compiled with CUDA enabled); ACCELERATE_USE_CPU=true makes"
+    assert str(refusal.value).startswith(said)
+    monkeypatch.delenv("LOCAL_RANK")  # of the process group that nobody starts here
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert make_accelerator("none", tmp_path).device.type == "cpu"
+
+
+@pytest.mark.usefixtures("second_gpu")
+def test_a_gpu_that_computes_wrongly_does_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.ones
+    monkeypatch.setattr(device.torch, "ones", lambda *shape, device: real(*shape) * 2)
+    with pytest.raises(InputError, match=r"cuda:1 is there but does not work \(it multiplies wrongly\)"):
+        make_accelerator("none", tmp_path)
+
+
+# Arithmetic ----------------------------------------------------------------------------------------------------------
+
+MODEL = ModelConfig(hidden=16, heads=2, seq_len=9, prefix=2, puzzle_width=3, layers=1)
+
+
+@pytest.mark.parametrize(
+    ("product", "network", "faster"),
+    [((1.0, 1.0), (0.7, 1.0), True), ((1.0, 1.0), (0.9, 1.0), False), ((90.0, 1.0), (0.1, 1.0), False)],
+    ids=["faster", "hardly faster", "emulated"],
+)
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+def test_a_cpu_takes_bf16_where_the_models_own_work_is_faster_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+    mixer: str,
+    product: tuple[float, float],
+    network: tuple[float, float],
+    faster: bool,
+) -> None:
+    seconds = iter((*product, *network))
+
+    def timed(work: Callable[[], object]) -> float:
+        work()
+        return next(seconds)
+
+    monkeypatch.setattr(device, "best_seconds", timed)
+    bf16_is_faster.cache_clear()
+    accelerator = Accelerator(cpu=True)
+    expected = torch.bfloat16 if faster else torch.float32
+    model = replace(MODEL, mixer=mixer)  # type: ignore[arg-type]
+    assert resolve_precision("auto", model, accelerator) == expected
+    assert resolve_precision("auto", model, accelerator) == expected, "measured once"
+    assert resolve_precision("fp16", model, accelerator) == torch.float16
+    bf16_is_faster.cache_clear()
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((9, 0), torch.bfloat16), ((7, 5), torch.float16)])
+def test_a_gpu_has_bf16_from_compute_capability_8(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    gpu = cast(Accelerator, SimpleNamespace(device=torch.device("cuda"), num_processes=2))
+    assert resolve_precision("auto", MODEL, gpu) == dtype

@@ -13,8 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from arc_trm.batches import ArcSource, Part, Source, sources_by_side
-from arc_trm.boards import BoardSource
+from arc_trm.batches import ArcSource, BoardSource, Part, Source, sources_by_side
 from arc_trm.presets import PRESETS, override
 from arc_trm.supervision import HALTING_RULES
 from arc_trm.trainer import Trainer

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from arc_trm.config import ModelConfig
 from arc_trm.model import RecursiveModel
@@ -252,3 +253,25 @@ def test_rows_are_leaves_that_collect_one_gradient_a_batch_row():
     assert rows.grad is not None
     assert rows.grad[:, 0].tolist() == [1.0, 2.0, 4.0]
     assert not embedding.table.requires_grad
+
+
+def test_duplicates_are_added_in_a_fixed_order_and_all_copies_write_the_same():
+    """Nothing that a GPU does by atomics, whose order and so whose rounding differs from process to process."""
+    seen = set()
+
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.add(function.overloadpacket._qualified_op_name)
+            return function(*args, **(kwargs or {}))
+
+    generator = torch.Generator().manual_seed(3)
+    ids, gradients = torch.randint(0, N, (101,), generator=generator), torch.randn(101, W, generator=generator)
+    gradients[50:100] = -gradients[:50]  # sums near zero, whose sign is a matter of rounding
+    ids[50:100] = ids[:50]
+    embedding = PuzzleEmbedding(N, W)
+    with Recorded():
+        embedding.update(ids, gradients, 0.1, 0.0)
+    assert not [name for name in seen if "add_" in name or "scatter" in name or "put" in name]
+    again = PuzzleEmbedding(N, W)
+    again.update(ids, gradients, 0.1, 0.0)
+    assert torch.equal(again.table, embedding.table)

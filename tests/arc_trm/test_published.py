@@ -133,6 +133,16 @@ def test_other_sizes_than_asked_are_refused_with_both_shapes(tmp_path, arguments
     assert message in import_error(tmp_path, published("att")[0], *arguments)
 
 
+def test_an_embedding_wider_than_the_published_prefix_is_one_line_until_its_prefix_is_given(tmp_path):
+    tensors, config = published("att")
+    wide = tensors | {PUZZLE_TABLE: torch.ones(7, 17 * 42)}
+    assert "step_7: puzzle_width 714 does not fit 16 positions of 42 numbers" in import_error(tmp_path, wide)
+    given = options(config)
+    given[given.index("--prefix") + 1] = "17"
+    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *given]) == 0
+    assert read_export(tmp_path / "ours").model.prefix == 17
+
+
 def test_names_must_fit_the_table(tmp_path):
     (tmp_path / "names.json").write_text('["<blank>", "a"]')
     message = import_error(tmp_path, published("att")[0], "--identifiers", str(tmp_path / "names.json"))
@@ -146,8 +156,11 @@ def test_names_must_fit_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t | {"extra": torch.zeros(3)}, "tensor extra [3] has no place"),
-        (lambda t: {k: v for k, v in t.items() if k != "q_head.bias"}, "no tensor q_head.bias"),
+        (lambda t: t | {"extra": torch.zeros(3)}, "extra has shape [3], the asked model has none"),
+        (
+            lambda t: {k: v for k, v in t.items() if k != "q_head.bias"},
+            "q_head.bias has shape none, the asked model has [2]",
+        ),
         (lambda t: {k: v for k, v in t.items() if "level" not in k}, "no tensor 'H_level.layers.0"),
         (lambda t: {k: v for k, v in t.items() if "embed" not in k}, "no published TRM or HRM"),
         (lambda t: {("" if "q_head" in k else "inner.") + k: v for k, v in t.items()}, "does not begin with 'inner.'"),
@@ -183,7 +196,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
 def test_import_says_what_it_assumed_and_can_leave_the_table_out(tmp_path, capsys):
     tensors, config = published("mixer")
     torch.save(tensors, tmp_path / "step_7")
-    given = ["--prefix", "3", "--seq-len", "11", "--rule", "never", "--no-table"]
+    given = ["--prefix", "3", "--seq-len", "11", "--no-table"]
     assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *given]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["deep_steps", "heads", "latent_steps"]
@@ -191,7 +204,6 @@ def test_import_says_what_it_assumed_and_can_leave_the_table_out(tmp_path, capsy
     export = read_export(tmp_path / "ours")
     assert export.puzzle_table is None
     assert export.puzzle_names is None
-    assert export.halting.rule == "never"
     assert (export.training_tasks, export.training_known) == ((), False)
     assert torch.allclose(export.puzzle_mean, tensors[PUZZLE_TABLE][1:].mean(0))
     assert config["seq_len"] == export.model.seq_len

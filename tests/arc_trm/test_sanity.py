@@ -1,11 +1,11 @@
 """The sanity check: its verdict is about learning alone, and what was cut short has none."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from arc_trm import sanity, train
+from arc_trm.device import PRECISIONS
 from arc_trm.sanity import CHECKS, Check, Outcome, verdict
 from arc_trm.trainer import Trainer
 from data_prep import build
@@ -60,37 +60,23 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> train.Arguments:
     return train.parse(["sudoku4", "--data", str(folder / "data"), "--out", str(folder / "run")])
 
 
-@pytest.mark.parametrize(("bf16", "chosen"), [(0.5, ("bf16", 0.5)), (0.9, ("fp32", 1.0)), (70.0, ("fp32", 1.0))])
-def test_a_cpu_takes_bf16_where_its_own_steps_are_faster_so(
-    arguments: train.Arguments, monkeypatch: pytest.MonkeyPatch, bf16: float, chosen: tuple[str, float]
-) -> None:
-    def step_seconds(config, data, out, enough=math.inf):
-        assert enough == (1.0 if config.train.precision == "bf16" else math.inf)
-        return {"fp32": 1.0, "bf16": bf16}[config.train.precision]
-
-    monkeypatch.setattr(sanity, "step_seconds", step_seconds)
-    assert sanity.timed(arguments) == chosen
-
-
-def test_a_precision_that_was_asked_for_stays(arguments: train.Arguments, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["sudoku4", "--data", str(arguments.data), "--out", str(arguments.out), "--train.precision", "bf16"]
-    monkeypatch.setattr(sanity, "step_seconds", lambda config, data, out: 7.0)
-    assert sanity.timed(train.parse(words)) == ("bf16", 7.0)
-
-
-@pytest.mark.parametrize(("enough", "steps", "best"), [(math.inf, 4, 2.0), (0.6, 2, 5.0)])
-def test_a_step_is_timed_warm_and_a_slow_one_no_longer_than_needed(
-    arguments: train.Arguments, monkeypatch: pytest.MonkeyPatch, enough: float, steps: int, best: float
+@pytest.mark.parametrize(("words", "faster", "precision"), [
+    ([], False, "fp32"), ([], True, "bf16"), (["--train.precision", "fp16"], True, "fp16"),
+])  # fmt: skip
+def test_a_warm_step_is_timed_in_the_precision_that_training_takes(
+    arguments: train.Arguments, monkeypatch: pytest.MonkeyPatch, words: list[str], faster: bool, precision: str
 ) -> None:
     clock, seen, real = [0.0], [], Trainer.train_step
 
     def train_step(trainer: Trainer) -> None:
         real(trainer)
-        seen.append(trainer.config.train.precision)
+        seen.append(trainer.dtype)
         clock[0] += (100.0, 5.0, 2.0, 3.0)[len(seen) - 1]
 
+    monkeypatch.setattr("arc_trm.device.bf16_is_faster", lambda model: faster)
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    monkeypatch.setattr(sanity.time, "perf_counter", lambda: clock[0])
-    assert sanity.step_seconds(arguments.config, arguments.data, arguments.out, enough) == best
-    assert len(seen) == steps
+    monkeypatch.setattr("arc_trm.device.time.perf_counter", lambda: clock[0])
+    asked = train.parse(["sudoku4", "--data", str(arguments.data), "--out", str(arguments.out), *words])
+    assert sanity.timed(asked) == (precision, 2.0)
+    assert seen == [PRECISIONS[precision]] * 4
     assert not (arguments.out / "metrics.jsonl").exists()

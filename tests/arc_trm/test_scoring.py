@@ -6,8 +6,7 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm import scoring, train
-from arc_trm.batches import Batch
-from arc_trm.boards import BoardSource
+from arc_trm.batches import Batch, BoardSource
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import Output, RecursiveModel
 from arc_trm.optim import PuzzleEmbedding

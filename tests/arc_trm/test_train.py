@@ -3,10 +3,12 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,12 @@ from tests.arc_trm.kill_runs import remains
 from tests.conftest import HANG, REPOSITORY
 
 SMALL = ((3, 5), (2, 7))
+DEVICE = "1 process on cpu\n"
 TINY = (
     "--model.hidden", "8", "--model.heads", "2", "--model.layers", "1", "--model.latent-steps", "1",
     "--model.deep-steps", "1", "--model.puzzle-width", "8", "--model.prefix", "2", "--model.expansion", "1",
     "--halting.max-supervision-steps", "2", "--train.batch-size", "8", "--train.steps", "6", "--log.every", "2",
-    "--log.checkpoint-every", "3", "--log.evaluation-augmentations", "2", "--log.track", "none",
+    "--train.precision", "fp32", "--log.evaluation-augmentations", "2", "--log.track", "none",
 )  # fmt: skip
 
 
@@ -63,7 +66,7 @@ def refused(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert end.value.code == 2
     said = capsys.readouterr()
     assert said.out == ""
-    return said.err
+    return said.err.removeprefix(DEVICE)
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
@@ -175,11 +178,6 @@ def test_every_preset_is_within_the_ranges() -> None:
         ("sudoku-small", ["--train.canvas", "full"], "the dataset (arc) has 900 tokens of 12 kinds"),
         ("arc1-mlp", ["--train.canvas", "sizes"], "train.canvas sizes with model.mixer mlp: windows need attention"),
         ("arc1-small", ["--train.batch-size", "6"], "6 slots cannot be shared among 1 canvas sizes in multiples of 4"),
-        (
-            "arc1-small",
-            ["--train.micro-batches", "3"],
-            "8 slots cannot be shared evenly by 1 processes × 3 micro-batches",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_refused(
@@ -240,7 +238,7 @@ def test_a_full_disk_ends_in_one_line_and_keeps_the_last_good_checkpoint(
         "--log.keep-checkpoints",
         "9",
     ]
-    message = refused([*argv, "--log.checkpoint-every", "1"], capsys)
+    message = refused([*argv, "--log.checkpoint-minutes", "0"], capsys)
     assert message.splitlines()[0].startswith("starting a new run")
     assert re.fullmatch(
         r"error: .*/step-0000000\d: cannot write \(.*No space left on device.*\)", message.splitlines()[1]
@@ -259,7 +257,7 @@ def test_a_run_ends_in_a_line_with_the_three_scores(
 ) -> None:
     assert main(dataset, tmp_path, "--log.evaluate-every", "4", "--log.track", "tensorboard") == 0
     said = capsys.readouterr()
-    assert said.err == "starting a new run: 1 process on cpu, float32\n"
+    assert said.err == f"{DEVICE}starting a new run, in float32\n"
     figure = r"evaluation/{} \d\.\d{{4}}"
     figures = ", ".join(map(figure.format, ("outputs", "task_mean", "tasks")))
     assert re.fullmatch(rf"wrote {tmp_path}/export: 6 steps, finished, {figures}\n", said.out)
@@ -282,7 +280,7 @@ def test_minutes_stop_a_run_and_resuming_finishes_it(
     main(dataset, tmp_path / "run", "--minutes", "1e-6")
     assert capsys.readouterr().out == f"wrote {tmp_path}/run/export: 1 steps, out of time\n"
     main(dataset, tmp_path / "run", "--resume")
-    assert capsys.readouterr().err == "resuming at step 1: 1 process on cpu, float32\n"
+    assert capsys.readouterr().err == f"{DEVICE}resuming at step 1, in float32\n"
     whole, run = remains(tmp_path / "whole"), remains(tmp_path / "run")
     assert whole["export/export.safetensors"] == run["export/export.safetensors"]
     assert whole["metrics.jsonl"] == run["metrics.jsonl"]
@@ -298,7 +296,7 @@ def test_half_precision_runs_on_a_cpu(dataset: Path, tmp_path: Path, precision: 
 def test_a_loss_that_is_no_number_ends_in_one_line(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-every", "1"]
+    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-minutes", "0"]
     said = refused([*argv, "--train.lr", "1e38", "--train.warmup-steps", "0"], capsys).splitlines()[1]
     assert re.fullmatch(
         r"error: step \d: (the loss is nan|loss or weights are not finite) at learning rate 1e\+38; "
@@ -318,9 +316,9 @@ def test_memory_that_runs_out_later_ends_in_one_line_that_names_the_last_checkpo
         train_step(trainer)
 
     monkeypatch.setattr(Trainer, "train_step", limited)
-    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-every", "1"]
+    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-minutes", "0"]
     said = refused(argv, capsys).splitlines()[-1]
-    assert said.startswith("error: out of memory on cpu: raise train.micro_batches (now 1), ")
+    assert said.startswith("error: out of memory on cpu: switch model.activation_checkpointing on or lower ")
     assert said.endswith(f"; the last good checkpoint is {tmp_path}/checkpoints/step-00000002")
 
 
@@ -328,7 +326,7 @@ def test_another_export_is_started_from(dataset: Path, tmp_path: Path, capsys: p
     main(dataset, tmp_path / "first")
     capsys.readouterr()
     main(dataset, tmp_path / "second", "--init-from", str(tmp_path / "first"), "--train.lr", "0", "--train.steps", "1")
-    assert capsys.readouterr().err.startswith(f"starting from {tmp_path}/first: ")
+    assert capsys.readouterr().err == f"{DEVICE}starting from {tmp_path}/first, in float32\n"
     first, second = read_export(tmp_path / "first"), read_export(tmp_path / "second")
     assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())
     argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path / "third"), *TINY, "--model.layers", "2"]
@@ -407,7 +405,7 @@ def test_preemption_saves_and_ends_with_status_0(dataset: Path, tmp_path: Path) 
     found = read_newest_checkpoint(tmp_path, print)
     assert found is not None
     assert out == f"wrote {tmp_path}/export: {found[1]['step']} steps, stopped by a signal\n"
-    assert err.splitlines()[0] == "starting a new run: 1 process on cpu, float32"
+    assert err.startswith(f"{DEVICE}starting a new run, in float32\n")
 
 
 @pytest.mark.slow
@@ -425,7 +423,7 @@ def test_the_launcher_starts_the_script_on_two_processes_from_another_folder(dat
         check=False,
     )
     assert launched.returncode == 0, launched.stderr
-    assert "starting a new run: 2 processes on cpu, float32" in launched.stderr
+    assert "2 processes on cpu\nstarting a new run, in float32\n" in launched.stderr
     assert "Warning: " not in launched.stderr
     assert launched.stdout.startswith("wrote run/export: 6 steps, finished, evaluation/outputs")
     main(dataset, tmp_path / "one")
@@ -434,3 +432,44 @@ def test_the_launcher_starts_the_script_on_two_processes_from_another_folder(dat
     for mine, theirs in zip(one, two, strict=True):
         if "train/loss" in mine:
             assert theirs["train/loss"] == pytest.approx(mine["train/loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_two_launches_act_as_two_machines_and_a_signal_to_either_ends_both_with_a_checkpoint(
+    dataset: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = ["--main_process_ip", "127.0.0.1", "--main_process_port", str(free.getsockname()[1])]
+    config = REPOSITORY / "configs" / "accelerate" / "cpu_2_processes.yaml"
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config), *address]
+    script = [REPOSITORY / "arc_trm" / "train.py", "arc1-small", "--data", dataset, "--out", tmp_path / "run", *TINY]
+    machines = []
+    with ExitStack() as stack:
+        for rank in (0, 1):
+            place = ["--num_machines", "2", "--num_processes", "2", "--machine_rank", str(rank)]
+            said = stack.enter_context((tmp_path / f"machine{rank}").open("w+"))
+            command = [*launcher, *place, *map(str, script), "--train.steps", "100000"]
+            machines.append(subprocess.Popen(command, env=environment(), stdout=said, stderr=subprocess.STDOUT))
+            stack.callback(machines[-1].kill)
+
+        def wait_for(happened: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + HANG
+            while not happened():
+                assert time.monotonic() < deadline, told()
+                time.sleep(0.05)
+
+        def told() -> str:
+            return "".join((tmp_path / f"machine{rank}").read_text() for rank in (0, 1))
+
+        wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and bool(lines(tmp_path / "run")))
+        machines[1].terminate()
+        wait_for(lambda: "stopped by a signal" in told())
+        machines[1].wait(HANG)
+        # The first machine's launcher would wait minutes for a word of the second's; its training process is done.
+        machines[0].terminate()
+        machines[0].wait(HANG)
+    found = read_newest_checkpoint(tmp_path / "run", print)
+    assert found is not None
+    assert told().count("2 processes on cpu\n") == 1
+    assert f"wrote {tmp_path}/run/export: {found[1]['step']} steps, stopped by a signal\n" in told()

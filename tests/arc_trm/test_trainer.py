@@ -1,8 +1,11 @@
 """The training step and its state: the same numbers whatever the pieces, and nothing lost between two lives."""
 
+import gc
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from arc_trm.batches import Batch, Part
 from arc_trm.config import RunConfig
 from arc_trm.sampler import exploration
-from arc_trm.trainer import NonFiniteLoss, Trainer, initial_model
+from arc_trm.trainer import NonFiniteLoss, Trainer, Work, bit_digest, initial_model, share_out
 from data_prep.files import InputError
 from tests.arc_trm.golden_losses import FILE, RUNS, TOLERANCES, curve
 from tests.arc_trm.training import (
@@ -22,6 +25,7 @@ from tests.arc_trm.training import (
     ToySource,
     differing,
     identical,
+    in_pieces,
     lively_model,
     losses,
     snapshot,
@@ -94,12 +98,13 @@ def test_the_golden_runs_halt_early_and_late() -> None:
     assert 1.2 < steps < TINY.halting.max_supervision_steps - 0.2
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4])
+@pytest.mark.parametrize("halvings", [1, 2])
 @pytest.mark.parametrize("sides", [(5,), SIDES])
-def test_gradient_accumulation_equals_one_large_batch(micro_batches: int, sides: tuple[int, ...]) -> None:
+def test_gradient_accumulation_equals_one_large_batch(halvings: int, sides: tuple[int, ...]) -> None:
     config = with_settings(TINY, train={"batch_size": 16})
     whole = tiny_trainer(config, sides, double=True)
-    pieces = tiny_trainer(with_settings(config, train={"micro_batches": micro_batches}), sides, double=True)
+    pieces = in_pieces(tiny_trainer(config, sides, double=True), halvings)
+    assert len(pieces.work) == 2**halvings * len(whole.work)
     assert losses(pieces, 20) == pytest.approx(losses(whole, 20), rel=1e-12)
     assert_close(pieces, whole)
 
@@ -116,8 +121,12 @@ def assert_close(one: Trainer, two: Trainer) -> None:
 
 
 def test_slots_that_cannot_be_shared_are_refused() -> None:
-    with pytest.raises(InputError, match="8 slots cannot be shared evenly by 1 processes × 3 micro-batches"):
-        tiny_trainer(with_settings(TINY, train={"micro_batches": 3}))
+    three = cast(Accelerator, SimpleNamespace(num_processes=3, process_index=1))
+    assert share_out([Part(ToySource(1), 3), Part(ToySource(1), 6)], three) == [
+        Work(Part(ToySource(1), 3), slice(1, 2), slice(1, 2)), Work(Part(ToySource(1), 6), slice(2, 4), slice(5, 7))
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="8 slots cannot be shared evenly by 3 processes"):
+        share_out([Part(ToySource(1), 8)], three)
 
 
 # Memory that runs out -----------------------------------------------------------------------------------------------
@@ -158,6 +167,26 @@ def test_work_is_halved_before_the_first_step_until_it_fits(capsys: pytest.Captu
     assert notes == [f"note: out of memory, going on with {pieces} pieces of work a step" for pieces in (4, 6)]
 
 
+def test_fitting_leaves_room_for_the_moments_that_the_first_step_makes() -> None:
+    alive: list[int] = []
+
+    @dataclass(frozen=True)
+    class Counting(ToySource):
+        def offer(self, step: int, slots: slice) -> Batch:
+            gc.collect()
+            tensors = {id(t): t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)}.values()
+            shape = trainer.model.token_embedding.shape
+            alive.append(sum(t.shape == shape for t in tensors if t.grad_fn is None))
+            return super().offer(step, slots)
+
+    trainer = Trainer(TINY, [Part(Counting(5), 8)], Accelerator(cpu=True), 20)
+    trainer.fit_memory()
+    fitted = alive[0]
+    trainer.train_step()
+    trainer.train_step()
+    assert alive[-1] == fitted == 2 * alive[-2], "weight and average, and as many moments"
+
+
 def test_memory_that_runs_out_later_ends_the_training() -> None:
     trainer = two_sources(Narrow(5, 5, since=3))
     trainer.fit_memory()
@@ -169,6 +198,26 @@ def test_memory_that_runs_out_later_ends_the_training() -> None:
 def test_memory_for_not_even_one_slot_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError, match="a single example does not fit into cpu's memory"):
         two_sources(Narrow(5, 5, most=0)).fit_memory()
+
+
+# Replicas ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_digest_depends_on_every_bit_and_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arc_trm.trainer.WORDS_AT_ONCE", 5)
+    tensors = [torch.randn(3, 7), torch.randn(2).double()]
+    digest = bit_digest(tensors)
+    assert torch.equal(digest, bit_digest([tensor.clone() for tensor in tensors]))
+    for tensor in tensors:
+        words = tensor.view(torch.int32).flatten()
+        for place in range(len(words)):
+            for bit in (0, 17, 31):
+                words[place] ^= torch.tensor(1 << bit).int()
+                assert not torch.equal(digest, bit_digest(tensors))
+                words[place] ^= torch.tensor(1 << bit).int()
+    assert torch.equal(digest, bit_digest(tensors))
+    for moved in (tensors[0].roll(1), tensors[0].T.contiguous()):
+        assert not torch.equal(digest, bit_digest([moved, tensors[1]]))
 
 
 # State --------------------------------------------------------------------------------------------------------------
@@ -213,7 +262,7 @@ def test_pieces_of_work_may_change_between_two_lives() -> None:
     config = with_settings(TINY, train={"batch_size": 16})
     whole = tiny_trainer(config, SIDES, double=True)
     losses(whole, 7)
-    pieces = tiny_trainer(with_settings(config, train={"micro_batches": 4}), SIDES, double=True)
+    pieces = in_pieces(tiny_trainer(config, SIDES, double=True), 2)
     pieces.load_state_dict(*snapshot(whole))
     assert not differing(snapshot(pieces), snapshot(whole))
     assert losses(pieces, 8) == pytest.approx(losses(whole, 8), rel=1e-12)
@@ -333,6 +382,24 @@ def test_metrics_are_means_over_the_steps_since_the_last_reading() -> None:
     assert together["examples_per_second"] > 0
     assert together["peak_memory_gb"] > 0.05
     assert once.read_metrics() == {}
+
+
+def test_speed_after_a_resume_counts_only_the_steps_of_this_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def tick() -> float:
+        clock[0] += 1.0  # asked before and after a step, and before and after metrics are read
+        return clock[0]
+
+    monkeypatch.setattr("arc_trm.trainer.time.monotonic", tick)
+    first, second = tiny_trainer(), tiny_trainer()
+    for _ in range(3):
+        first.train_step()
+    second.load_state_dict(*snapshot(first))
+    second.train_step()
+    assert second.read_metrics()["examples_per_second"] == 8 / 2.0
+    first.train_step()
+    assert first.read_metrics()["examples_per_second"] == 4 * 8 / 5.0
 
 
 def test_the_embedding_norm_is_that_of_the_rows_in_work() -> None:

@@ -285,22 +285,6 @@ def test_a_tally_survives_the_disk_and_goes_on_adding(seed: int, tmp_path_factor
     assert ranking(loaded) == ranking(saved)
 
 
-def test_a_file_of_the_version_before_loads_without_augmentations(tmp_path: Path) -> None:
-    tallied = tally(votes((0, 1, 0.5), (0, 1, 0.25), (3, 2, 0.75)))
-    tallied.save(tmp_path / "new.npz")
-    with np.load(tmp_path / "new.npz") as file:
-        columns = {name: file[name] for name in file.files if not name.startswith("augmentation")}
-    columns["likelihood"][:] = -1e300  # not measured
-    older = {"format": np.array("arc-trm candidates 1"), "puzzles": np.arange(5), "puzzle_counts": np.array([3, 2])}
-    np.savez(tmp_path / "old.npz", **columns | older)
-    loaded = Tally.load(tmp_path / "old.npz")
-    assert [[c.votes for c in loaded.candidates(i)] for i in range(5)] == [[2], [], [], [1], []]
-    assert loaded.candidates(0)[0].mean_halt == 0.375
-    assert loaded.candidates(3)[0].augmentations == []
-    loaded.add(votes((0, 2, 0.1), (0, 2, 0.1), (0, 2, 0.1)))
-    assert colours(loaded.candidates(0)) == [2, 1]
-
-
 def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
     one, other = votes((0, 1, 0.5), (0, 2, 0.25)), votes((0, 3, 0.5), (3, 2, 0.25))
     tally(one, other).save(tmp_path / "one.npz")

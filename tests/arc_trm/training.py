@@ -1,8 +1,9 @@
 """Tiny trainers for the tests of training: toy sources of random grids, models of a few hundred numbers."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from accelerate import Accelerator
 
 from arc_trm.batches import Batch, Part
 from arc_trm.config import HaltingConfig, LogConfig, ModelConfig, RunConfig, TrainConfig
+from arc_trm.device import compile_or_explain
 from arc_trm.model import RecursiveModel
 from arc_trm.trainer import Trainer, initial_model
 
@@ -30,7 +32,7 @@ TINY = RunConfig(
     train=TrainConfig(
         batch_size=8, steps=20, lr=3e-3, puzzle_lr=1e-2, warmup_steps=4, lr_min_ratio=0.3, ema=0.9, precision="fp32"
     ),
-    log=LogConfig(every=5, checkpoint_every=7, track="none"),
+    log=LogConfig(every=5, checkpoint_minutes=7.0, track="none"),
     seed=5,
 )  # fmt: skip
 
@@ -85,16 +87,32 @@ def tiny_trainer(
     sides: Sequence[int] = (5,),
     double: bool = False,
     accelerator: Accelerator | None = None,
+    compiled: bool = False,
 ) -> Trainer:
-    """A trainer of toy examples; several `sides` share the slots, a quarter for each but the last."""
+    """A trainer of toy examples; several `sides` share the slots, a quarter for each but the last.
+
+    What is `compiled` is cut into graphs as for a GPU, but they run as they are.
+    """
     slots = [config.train.batch_size // 4] * (len(sides) - 1)
     slots.append(config.train.batch_size - sum(slots))
     views = config.model.embedding_rows == "task"
     parts = [Part(ToySource(config.seed, side, views=views), share) for side, share in zip(sides, slots, strict=True)]
     model = lively_model(config)
-    return Trainer(
-        config, parts, accelerator or Accelerator(cpu=True), config.train.steps, model.double() if double else model
-    )
+    compiling = partial(compile_or_explain, device=CPU, backend="eager") if compiled else None
+    model = model.double() if double else model
+    return Trainer(config, parts, accelerator or Accelerator(cpu=True), config.train.steps, model, compiling)
+
+
+def in_pieces(trainer: Trainer, halvings: int = 1) -> Trainer:
+    """The trainer, its work cut in half so many times."""
+    for _ in range(halvings):
+        trainer.work = [half for work in trainer.work for half in work.halves()]
+    return trainer
+
+
+def step_clock(trainer: Trainer) -> Callable[[], float]:
+    """A clock on which every step takes a minute, in seconds."""
+    return lambda: 60.0 * trainer.step
 
 
 def losses(trainer: Trainer, steps: int) -> list[float]:

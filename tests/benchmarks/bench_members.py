@@ -12,9 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from arc_trm.compiling import compile_or_explain, missing_toolchain
 from arc_trm.config import ModelConfig
-from arc_trm.device import PRECISIONS, peak_memory
+from arc_trm.device import PRECISIONS, compile_failure, compile_or_explain, peak_memory
 from arc_trm.layers import swiglu_width
 from arc_trm.presets import PRESETS, Overrides, override
 from tests.benchmarks.bench_training import GPU, PUBLISHED_BATCH, accelerator, rate, trainer_of, with_batch
@@ -69,7 +68,7 @@ def member_rows(name: str, changes: Overrides, batch: int, published: tuple[floa
     """Fp32 and bf16, eager and compiled, each in a process of its own; ratios to eager fp32."""
     model = override(PRESETS[name], changes).model
     theirs = dict(zip((("fp32", "eager"), ("fp32", "compiled"), ("bf16", "eager")), published, strict=True))
-    modes = ("eager",) if missing_toolchain(accelerator().device) else ("eager", "compiled")
+    modes = ("eager",) if compile_failure(accelerator().device) else ("eager", "compiled")
     rows = list[Row]()
     for precision, mode in itertools.product(("fp32", "bf16"), modes):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
-from arc_trm.boards import CHECKS, BoardSource
+from arc_trm.batches import CHECKS, BoardSource
 from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.generators import generate, maze_maker, sudoku_maker
 from data_prep.maze import views

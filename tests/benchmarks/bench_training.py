@@ -15,9 +15,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from arc_trm.batches import ArcSource, Batch, Part, sources_by_side
-from arc_trm.compiling import compile_or_explain, missing_toolchain
 from arc_trm.config import RunConfig
-from arc_trm.device import make_accelerator
+from arc_trm.device import compile_failure, compile_or_explain, make_accelerator
 from arc_trm.presets import PRESETS
 from arc_trm.trainer import Trainer
 from tests.benchmarks.bench_batches import arc1_store
@@ -107,7 +106,7 @@ def compiled_rows() -> list[Row]:
 
     eager = rate(trainer(), 3 * STEPS)
     rows = [Row("step eager", "arc1-small, 32 of 256", eager, "examples/s")]
-    lacking = missing_toolchain(device)
+    lacking = compile_failure(device)
     if lacking is None:
         compiled = trainer(lambda model: compile_or_explain(model, device))
         start = time.perf_counter()

@@ -26,8 +26,8 @@ LIMIT_MB = 16.0
 SETTINGS = (
     "--model.hidden", "16", "--model.heads", "2", "--model.puzzle-width", "16", "--model.layers", "1",
     "--model.latent-steps", "1", "--model.deep-steps", "2", "--halting.max-supervision-steps", "4",
-    "--train.batch-size", "16", "--train.steps", "100000000", "--log.every", "5", "--log.checkpoint-every", "20",
-    "--log.evaluate-every", "100", "--log.evaluation-augmentations", "2", "--log.evaluation-batch", "8",
+    "--train.batch-size", "16", "--train.steps", "100000000", "--log.every", "5", "--log.checkpoint-minutes", "0.02",
+    "--log.evaluate-every", "100", "--log.evaluation-augmentations", "2",
 )  # fmt: skip
 
 

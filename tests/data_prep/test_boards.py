@@ -77,6 +77,6 @@ def test_generating_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_reading_and_training_load_no_numba() -> None:
-    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.boards"
+    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.batches"
     code = f"import sys, {modules}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

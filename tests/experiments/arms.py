@@ -25,10 +25,9 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 
-from arc_trm.batches import ArcBatches
-from arc_trm.compiling import compile_or_explain
+from arc_trm.batches import ArcBatches, arc_data
 from arc_trm.config import RunConfig
-from arc_trm.datasets import arc_data
+from arc_trm.device import compile_or_explain
 from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.presets import PRESETS, Overrides, merged, override
 from arc_trm.sampler import evaluation_rows, fixed_batches
