@@ -13,7 +13,8 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.checkpoint import Export
-from arc_trm.device import PRECISIONS, agreed_values
+from arc_trm.config import ModelConfig
+from arc_trm.device import PRECISIONS, resolve_precision
 from data_prep.files import InputError
 from data_prep.progress import duration_text
 from data_prep.tasks import Task
@@ -21,11 +22,8 @@ from submission.plan import TimePlan
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
-# How much faster than the first choice another precision must be. On a GPU bf16 comes first: it needs no loss
-# scaling, but GPUs that only emulate it are several times slower with it. On a CPU fp32 comes first; one that has
-# bf16 gains more in training than this small piece of work shows, one that has not is many times slower.
+# The precisions to try on a device.
 CHOICES = {"cuda": ("bf16", "fp16", "fp32"), "cpu": ("fp32", "bf16")}
-WORTHWHILE = {"cuda": 1.3, "cpu": 1.0}
 # A share of the sum of absolute values, which every precision must come within of the exact result.
 TOLERANCE = 0.02
 
@@ -43,17 +41,9 @@ class Arithmetic:
         """Whether anything works at all."""
         return bool(self.seconds)
 
-    @property
-    def precision(self) -> str:
-        """The first choice, unless another one is faster by WORTHWHILE."""
-        working = [name for name in choices(self.device) if name in self.seconds]
-        best = min(working, key=lambda name: self.seconds[name])
-        margin = WORTHWHILE.get(self.device.type, 1.0)
-        return best if self.seconds[working[0]] > margin * self.seconds[best] else working[0]
-
 
 def choices(device: torch.device) -> tuple[str, ...]:
-    """The precisions to try on a device, the first choice first."""
+    """The precisions to try on a device."""
     return CHOICES.get(device.type, ("fp32",))
 
 
@@ -128,13 +118,10 @@ def usable_arithmetic() -> list[Arithmetic]:
     return [try_arithmetic(torch.device("cpu")), *found]
 
 
-def chosen_precision(settings: Settings, arithmetics: list[Arithmetic], accelerator: Accelerator) -> str:
-    """The precision asked for, or the best that works; the main process's choice in all processes."""
-    if settings.precision != "auto":
-        return settings.precision
-    names = ("fp32", "bf16", "fp16")
-    [number] = agreed_values([float(names.index(arithmetics[0].precision))], accelerator)
-    return names[int(number)]
+def chosen_precision(settings: Settings, model: ModelConfig, accelerator: Accelerator) -> str:
+    """The precision asked for, or what training `model` would take here; the same in all processes."""
+    dtype = resolve_precision(settings.precision, model, accelerator)
+    return next(name for name, own in PRECISIONS.items() if own == dtype)
 
 
 # The table ------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: Time
             accelerator = make_accelerator("none", file.path.parent)
             if accelerator.is_main_process:
                 print(table(arithmetics, file, export, plan, file.facts["mode"]), flush=True)
-            settings = replace(settings, precision=chosen_precision(settings, arithmetics, accelerator))
+            settings = replace(settings, precision=chosen_precision(settings, export.model, accelerator))
         file.facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}
         session = Session(export, settings, plan, file, accelerator, lambda: stop.requested)
         try:

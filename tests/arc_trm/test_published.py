@@ -125,7 +125,7 @@ def import_error(tmp_path, tensors, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--heads", "5"], "qkv_proj.weight has shape [126, 42], the asked model has [120, 42]"),
+        (["--heads", "5"], "o_proj.weight has shape [42, 42], the asked model has [42, 40]"),
         (["--prefix", "1"], "puzzle_width 53 does not fit 1 positions of 42 numbers"),
     ],
 )

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 from arc_trm.checkpoint import read_export
+from arc_trm.config import ModelConfig
 from data_prep.files import InputError
 from submission import hardware
-from submission.hardware import Arithmetic, available_memory, own_device, table, try_arithmetic
+from submission.hardware import Arithmetic, available_memory, chosen_precision, own_device, table, try_arithmetic
 from submission.plan import TimePlan
+from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
 
@@ -20,7 +23,6 @@ def test_the_cpu_works_in_float32() -> None:
     found = try_arithmetic(CPU, size=64, repeats=1)
     assert found.works
     assert found.seconds["fp32"] > 0
-    assert found.precision in {"fp32", "bf16"}
 
 
 def test_a_gpu_that_is_not_there_fails_by_trying() -> None:
@@ -32,22 +34,14 @@ def test_a_gpu_that_is_not_there_fails_by_trying() -> None:
     assert own_device() == CPU
 
 
-@pytest.mark.parametrize(
-    ("device", "seconds", "precision"),
-    [
-        (CPU, {"fp32": 1.0, "bf16": 0.9}, "bf16"),
-        (CPU, {"fp32": 0.5, "bf16": 0.9}, "fp32"),
-        (CPU, {"fp32": 1.0, "bf16": 0.5}, "bf16"),
-        (CPU, {"fp32": 1.0}, "fp32"),
-        (GPU, {"bf16": 1.0, "fp16": 0.9, "fp32": 3.0}, "bf16"),
-        (GPU, {"bf16": 5.0, "fp16": 1.0, "fp32": 2.0}, "fp16"),  # bf16 is emulated
-        (GPU, {"fp32": 1.0}, "fp32"),
-    ],
-)
-def test_the_precision_is_chosen_by_what_was_measured(
-    device: torch.device, seconds: dict[str, float], precision: str
+@pytest.mark.parametrize(("asked", "faster", "chosen"), [
+    ("auto", True, "bf16"), ("auto", False, "fp32"), ("fp16", True, "fp16"),
+])  # fmt: skip
+def test_the_precision_is_the_one_that_training_would_take(
+    monkeypatch: pytest.MonkeyPatch, asked: str, faster: bool, chosen: str
 ) -> None:
-    assert Arithmetic(device, seconds, {}).precision == precision
+    monkeypatch.setattr("arc_trm.device.bf16_is_faster", lambda model: faster)
+    assert chosen_precision(Settings(precision=asked), ModelConfig(), Accelerator(cpu=True)) == chosen
 
 
 def test_wrong_results_are_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
