@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from data_prep import boards, maze, sudoku
 from data_prep.boards import BoardRows, BoardStore, Kind, board_store, read_csv
-from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, choose_side
+from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES
 from data_prep.corpus import (
     CONCEPTARC,
     PINNED,
@@ -37,7 +36,6 @@ from data_prep.corpus import (
 )
 from data_prep.files import InputError, file_digest, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
-from data_prep.tasks import Task
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
 HOLD_OUT_HELP = (
@@ -53,7 +51,6 @@ def build_arc(
     recipe: str | None = None,
     source: Sequence[str] = (),
     scored: Sequence[str] = (),
-    challenges: Path | None = None,
     conceptarc: Path | None = None,
     download: bool = False,
     augmentations: int = 1000,
@@ -68,19 +65,19 @@ def build_arc(
     fetches it where it is needed. Raises InputError for wrong input.
     """
     refuse_foreign(out)
-    training, asked, guarded, own = _corpora(recipe, source, scored, challenges, conceptarc, download)
+    training, asked, guarded, own = _corpora(recipe, source, scored, conceptarc, download)
     described = [corpus.describe() for corpus in training + asked]
     held_out: set[str] = set()
     if hold_out:
         if not training:
             raise InputError("--hold-out: there is no training corpus to hold tasks of")
-        training[0], held = split_off(training[0], hold_out, partial(_fits, canvas))
+        training[0], held = split_off(training[0], hold_out, canvas)
         asked.append(held)
         held_out = {task.name for task in held.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
     for line in describe_merge(merged):
         print(line)
-    entries = fitting(merged.entries, canvas)
+    entries = _fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
@@ -91,16 +88,9 @@ def build_arc(
 
 
 def _corpora(
-    recipe: str | None,
-    source: Sequence[str],
-    scored: Sequence[str],
-    challenges: Path | None,
-    conceptarc: Path | None,
-    download: bool,
+    recipe: str | None, source: Sequence[str], scored: Sequence[str], conceptarc: Path | None, download: bool
 ) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:
     """Training, scored and guarded corpora, and the names of those that are the user's own choice."""
-    if (recipe == "competition") != (challenges is not None):
-        raise InputError("--challenges FILE goes with --recipe competition, and that recipe needs it")
     parts = Recipe("") if recipe is None else RECIPES[recipe]
     if download and conceptarc is None and CONCEPTARC in (*parts.training, *source, *scored):
         conceptarc = download_conceptarc()
@@ -110,8 +100,6 @@ def _corpora(
     training, asked, guarded, own, own_scored = (
         [_corpus(text, conceptarc) for text in texts] for texts in (named, parts.scored, parts.guarded, source, scored)
     )
-    if challenges is not None:
-        asked.append(own_corpus("competition", challenges))
     training, asked = training + own, asked + own_scored
     names = [corpus.name for corpus in training + asked]
     if not names:
@@ -141,16 +129,9 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
     return corpus
 
 
-def _fits(side: int, task: Task) -> bool:
-    return choose_side(TaskEntry.demonstrations_only(task).visible) <= side
-
-
-def fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
-    """The tasks whose visible grids, and the output sizes these imply, fit a canvas of `side`.
-
-    Raises InputError when none does.
-    """
-    fit = tuple(entry for entry in entries if choose_side(entry.visible) <= side)
+def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
+    """The tasks that fit a canvas of `side`; raises InputError when none does."""
+    fit = tuple(entry for entry in entries if entry.side <= side)
     if not fit:
         raise InputError(f"--canvas {side}: none of {len(entries)} tasks fits, expected a larger canvas")
     if len(fit) < len(entries):
@@ -274,7 +255,6 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--recipe", choices=list(RECIPES), help="; ".join(f"{name}: {recipe.help}" for name, recipe in RECIPES.items()))
     add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
     add("--download-conceptarc", dest="download", action="store_true", help="fetch it, pinned and checked, once")
-    add("--challenges", metavar="FILE", type=Path, help="the challenges file of recipe competition")
     source = "NAME[=PATH[:SOLUTIONS]]"
     add("--source", metavar=source, action="append", default=[], help=f"train on all pairs of {SOURCE_HELP}")
     add("--scored", metavar=source, action="append", default=[], help="train on its demonstrations, score its tests")

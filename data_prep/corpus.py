@@ -6,7 +6,7 @@ import io
 import os
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -102,7 +102,6 @@ RECIPES = {
         "every public pair of ARC-AGI-1, ARC-AGI-2 and ConceptARC, nothing left to score",
         training=("arc1-training", "arc1-evaluation", "kaggle2025-training", "kaggle2025-evaluation", CONCEPTARC),
     ),
-    "competition": Recipe("a challenges file of one's own, without solutions"),
 }
 
 
@@ -242,12 +241,12 @@ def merge(
     return Merge(tuple(entries), of_own, left_out, tuple(duplicates), len(repeated))
 
 
-def split_off(corpus: Corpus, count: int, fits: Callable[[Task], bool]) -> tuple[Corpus, Corpus]:
-    """The corpus without `count` of its tasks, and these: of the tasks that fit, those whose ids hash lowest (SHA-256).
+def split_off(corpus: Corpus, count: int, side: int) -> tuple[Corpus, Corpus]:
+    """The corpus without `count` of its tasks, and these: of those that fit a canvas of `side`, whose ids hash lowest.
 
-    Raises InputError where fewer fit.
+    The hash is SHA-256. Raises InputError where fewer fit.
     """
-    candidates = [task for task in corpus.tasks if fits(task)]
+    candidates = [task for task in corpus.tasks if TaskEntry.demonstrations_only(task).side <= side]
     if len(candidates) < count:
         raise InputError(f"--hold-out {count}: only {len(candidates)} tasks of {corpus.name} fit the canvas")
     chosen = sorted(candidates, key=lambda task: sha256_hex(task.task_id.encode()))[:count]

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TextIO
@@ -133,20 +133,23 @@ def describe_tasks(name: str, tasks: Sequence[Task]) -> str:
     """What a corpus holds: how many tasks, pairs, test outputs known and hidden, sizes, some names."""
     tests = [pair for task in tasks for pair in task.tests]
     hidden = sum(pair.output is None for pair in tests)
-    grids = [grid for task in tasks for pair in task.pairs for grid in (pair.input, pair.output) if grid is not None]
     several = _number(sum(len(task.tests) > 1 for task in tasks), "task") + " with several"
     rows = [
         ("tasks", f"{len(tasks):,}"),
         ("demonstrations", f"{sum(len(task.demonstrations) for task in tasks):,}"),
         ("test inputs", f"{len(tests):,}, {hidden:,} with a hidden output; {several}"),
-        ("grids", _sizes([grid.shape for grid in grids])),
+        ("grids", _sizes([grid for task in tasks for grid in _grids(task)])),
         ("task ids", ", ".join(task.task_id for task in tasks[:5]) + (", …" if len(tasks) > 5 else "")),
     ]
     return _table(name, rows)
 
 
-def _sizes(shapes: Iterable[tuple[int, ...]]) -> str:
-    sides = np.array([max(shape) for shape in shapes])
+def _grids(task: Task) -> list[Grid]:
+    return [grid for pair in task.pairs for grid in (pair.input, pair.output) if grid is not None]
+
+
+def _sizes(grids: Sequence[Grid]) -> str:
+    sides = np.array([max(grid.shape) for grid in grids])
     quarter, half, most = np.quantile(sides, [0.25, 0.5, 0.9]).round().astype(int)
     parts = f"25 % up to {quarter}, half up to {half}, 90 % up to {most}, all up to {sides.max()}"
     return f"{len(sides):,}; longer side: {parts}"
@@ -178,11 +181,10 @@ def describe_dataset(folder: Path) -> str:
 def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:
     per_task = np.diff(store.group_puzzles)
     windows = Counter(group.side for group in store.groups)
-    known = store.pair_shapes[:, 2] > 0
-    shapes = [*store.pair_shapes[:, :2].tolist(), *store.pair_shapes[known, 2:].tolist()]
+    grids = [grid for task in tasks_of_store(store) for grid in _grids(task)]
     return [
         ("puzzles a task", f"{per_task.min():,} to {per_task.max():,}, mean {per_task.mean():.1f}"),
-        ("grids", _sizes(shapes)),
+        ("grids", _sizes(grids)),
         ("canvas windows", ", ".join(f"{side}: {_number(n, 'task')}" for side, n in sorted(windows.items()))),
         ("leaks", _number(len(manifest["leak"]), "training pair") + " allowed to give a scored output away"),
         ("left out", _number(len(manifest["left_out"]), "training pair") + " that would have given one away"),

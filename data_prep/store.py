@@ -63,6 +63,11 @@ class TaskEntry:
         asked = tuple(pair for pair in pairs if pair.output is None)
         return Task(self.task.task_id, self.task.corpus, shown, asked)
 
+    @property
+    def side(self) -> int:
+        """The smallest canvas for the visible grids and the output sizes that these imply."""
+        return choose_side(self.visible)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -216,7 +221,7 @@ def _make_group(entry: TaskEntry) -> Group:
         corpus=entry.task.corpus,
         digest=task_digest(entry.task),
         scored=entry.scored,
-        side=choose_side(entry.visible),
+        side=entry.side,
         labels=tuple(str(pair_digest(pair)) for pair in entry.visible.demonstrations),
     )
 

@@ -1,6 +1,7 @@
 """Pairs and tasks, and the readers of every file layout in which ARC tasks are handed around."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,7 +99,9 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
     tasks = list(_read_folder(path, corpus) if path.is_dir() else _read_file(path, corpus))
     if not tasks:
         raise InputError(f"{path}: no task found, expected JSON task files")
-    _refuse_repeated(tasks, path)
+    for name, count in Counter(task.task_id for task in tasks).items():
+        if count > 1:
+            raise InputError(f"{path}: task {name} occurs twice, expected unique names")
     return tasks if solutions is None else _add_outputs(tasks, read_solutions(solutions), path, solutions)
 
 
@@ -121,14 +124,6 @@ def parse_table(table: dict[str, Any], corpus: str, where: str) -> Iterator[Task
     """The tasks of a JSON object {task_id: task, ...}, in its order."""
     for task_id, value in table.items():
         yield parse_task(value, task_id, corpus, f"{where}: task {task_id}")
-
-
-def _refuse_repeated(tasks: Sequence[Task], path: Path) -> None:
-    seen: set[str] = set()
-    for task in tasks:
-        if task.task_id in seen:
-            raise InputError(f"{path}: task {task.task_id} occurs twice, expected unique names")
-        seen.add(task.task_id)
 
 
 def read_solutions(path: Path | str) -> dict[str, list[Grid]]:

@@ -97,10 +97,9 @@ def test_a_turned_task_is_kept_and_named(files: Files, out: Path, capsys: pytest
     assert "kept 1 tasks that are others turned or recoloured: a/turned (= a/plain)" in capsys.readouterr().out
 
 
-def test_the_competition_recipe_takes_a_challenges_file(files: Files, out: Path) -> None:
+def test_a_challenges_file_without_solutions(files: Files, out: Path) -> None:
     challenges = files.tasks("challenges.json", [3, 4, 5], hide=True)
-    store = build(out, "--recipe", "competition", "--challenges", challenges)
-    assert store.manifest["recipe"] == "competition"
+    store = build(out, "--scored", f"competition={challenges}")
     assert store.manifest["counts"]["scored_outputs"] == 6
     assert store.manifest["counts"]["training_pairs"] == 9
     assert all(store.output(pair) is None for pair in np.flatnonzero(store.pair_tests >= 0))
@@ -187,8 +186,6 @@ def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
     ("arguments", "message"),
     [
         ([], "nothing to build from, expected --recipe, --source or --scored"),
-        (["--recipe", "competition"], "--challenges FILE goes with --recipe competition"),
-        (["--challenges", "{a}"], "--challenges FILE goes with --recipe competition"),
         (["--source", "arc3"], "corpus 'arc3', expected one of arc1-training"),
         (["--source", "conceptarc"], "source conceptarc: expected --conceptarc DIR or --download-conceptarc"),
         (["--source", "a/b={a}"], "expected NAME=PATH with a name of letters, digits"),
@@ -257,7 +254,7 @@ def test_an_unwritable_place_ends_in_one_clear_line(files: Files) -> None:
 def test_help_names_every_recipe() -> None:
     ended = run("arc", "--help")
     assert ended.returncode == 0
-    names = ("arc1-train:", "arc2-train:", "public:", "competition:", "--allow-leak")
+    names = ("arc1-train:", "arc2-train:", "public:", "--allow-leak")
     assert all(name in ended.stdout for name in names)
 
 
