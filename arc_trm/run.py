@@ -17,6 +17,7 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.checkpoint import (
+    UNKNOWN_TRAINING,
     Export,
     RowNames,
     carry_over,
@@ -32,11 +33,12 @@ from arc_trm.checkpoint import (
 from arc_trm.config import ModelConfig, RunConfig, from_json, to_json
 from arc_trm.device import return_freed_memory
 from arc_trm.trainer import OPTIMISER, TABLE, Trainer, saved_names
-from data_prep.files import InputError, write_atomic
+from data_prep.files import InputError, read_json, write_atomic
 from data_prep.progress import Progress
 
 Evaluate = Callable[[Trainer], dict[str, float]]
 EVALUATION = "evaluation/"
+TRAINED = "training_tasks.json"  # in the run folder, see trained_so_far
 # Settings of a model that its weights do not depend on.
 FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates"}
 # Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
@@ -160,6 +162,25 @@ def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: d
         return ""
     tensors[TABLE], known = carry_over(old, table, trainer.names, table.mean(0))
     return f": {known} of {len(tensors[TABLE])} puzzles are known"
+
+
+def trained_so_far(trainer: Trainer, start: Start, data_tasks: tuple[str, ...]) -> dict[str, Any]:
+    """What the run's weights were trained on since they were random: `training_tasks`, `training_known`, `leak`.
+
+    That is more than the dataset where the run began with `--init-from`, or was resumed with other data, so the run
+    folder keeps it. To be called after `begin`, on all processes.
+    """
+    path = start.out / TRAINED
+    before: dict[str, Any] = {"training_tasks": [], "training_known": True, "leak": []}
+    if trainer.saved_step is not None:
+        before |= read_json(path) if path.is_file() else {}  # a run of an older version has none
+    elif start.init_from is not None:
+        export = read_export(start.init_from)
+        before = {"training_tasks": export.training_tasks, "training_known": export.training_known}
+        before["leak"] = export.facts.get("leak") or []
+    trained = before | {"training_tasks": list(dict.fromkeys([*before["training_tasks"], *data_tasks]))}
+    _in_main_process(trainer, lambda: write_atomic(path, orjson.dumps(trained)))
+    return trained
 
 
 def load_export(trainer: Trainer, exported: Export) -> int:
@@ -370,18 +391,20 @@ def last_good(trainer: Trainer, out: Path) -> str:
     return f"the last good checkpoint is {checkpoint_folder(out, trainer.saved_step)}"
 
 
-def export(trainer: Trainer, out: Path, training_tasks: tuple[str, ...], facts: dict[str, Any]) -> None:
+def export(trainer: Trainer, out: Path, trained: Mapping[str, Any], facts: dict[str, Any]) -> None:
     """Write the export of the trainer's averaged weights; rows that belong to tasks come along, in half precision.
 
-    The main process writes.
+    `trained` is what `trained_so_far` says. The main process writes.
     """
     with trainer.averaged():
         weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     config, table = trainer.config, trainer.embedding.table
-    exported = Export(config.model, config.halting, weights, table.mean(0), training_tasks)
+    exported = Export(config.model, config.halting, weights, table.mean(0), tuple(trained["training_tasks"]))
     if trainer.names is not None and config.model.embedding_rows == "task":
         exported = replace(exported, puzzle_table=table.half(), puzzle_names=trainer.names.owners)
-    exported = replace(exported, facts={"steps": trainer.step, **facts})
+    facts = {"steps": trainer.step, **facts, "leak": [*trained["leak"], *(facts.get("leak") or [])]}
+    facts |= {} if trained["training_known"] else {"training_tasks": UNKNOWN_TRAINING}
+    exported = replace(exported, facts=facts)
     _in_main_process(trainer, lambda: write_export(out, exported))
 
 

@@ -130,6 +130,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         trainer.fit_memory()
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
     line = run.begin(trainer, start, facts)
+    trained = run.trained_so_far(trainer, start, data.training_tasks)
     if accelerator.is_main_process:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
@@ -142,7 +143,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         raise InputError(f"{error}; {run.last_good(trainer, out)}; go on with a lower train.lr") from error
     except UnequalReplicas as error:
         raise InputError(f"{error}; {run.last_good(trainer, out)}") from error
-    run.export(trainer, out / "export", data.training_tasks, facts)
+    run.export(trainer, out / "export", trained, facts)
     accelerator.end_training()
     scores = log.scores if log.scored_step == trainer.step else {}
     figures = [f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES]

@@ -23,7 +23,7 @@ from arc_trm.config import RunConfig
 from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from tests import kills
-from tests.arc_trm.training import TINY, step_clock, tiny_trainer, with_settings
+from tests.arc_trm.training import TINY, step_clock, tiny_trainer, trained_on, with_settings
 
 SHORT = with_settings(
     TINY, train={"steps": 5}, log={"every": 2, "checkpoint_minutes": 2.0, "evaluate_every": 3, "keep_checkpoints": 1}
@@ -55,7 +55,7 @@ def life(out: Path, config: RunConfig) -> None:
     run.begin(trainer, run.Start(out, resume=True), facts)
     log = run.MetricLog(accelerator, out, config, trainer.step)
     run.train(trainer, out, facts, evaluate, log, now=step_clock(trainer))
-    run.export(trainer, out / "export", (), facts)
+    run.export(trainer, out / "export", trained_on(()), facts)
 
 
 def remains(out: Path) -> dict[str, Any]:

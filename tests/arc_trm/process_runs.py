@@ -23,7 +23,16 @@ from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
 from arc_trm.vote import Tally
 from data_prep.files import InputError
 from tests.arc_trm.arc_stores import mixed_store
-from tests.arc_trm.training import TINY, in_pieces, lively_model, losses, step_clock, tiny_trainer, with_settings
+from tests.arc_trm.training import (
+    TINY,
+    in_pieces,
+    lively_model,
+    losses,
+    step_clock,
+    tiny_trainer,
+    trained_on,
+    with_settings,
+)
 
 STEPS = 12
 WIDE = with_settings(TINY, train={"batch_size": 16, "steps": STEPS}, log={"checkpoint_minutes": 5.0, "every": 4})
@@ -105,7 +114,7 @@ def saved_and_resumed(folder: Path, accelerator: Accelerator) -> None:
         else:
             assert trainer.step == 7
             assert run.train(trainer, folder / "run", FACTS, None, log) == "finished"
-            run.export(trainer, folder / "run" / "export", (), FACTS)
+            run.export(trainer, folder / "run" / "export", trained_on(()), FACTS)
             keep(folder, "resumed", trainer, [])
 
 

@@ -41,6 +41,7 @@ from tests.arc_trm.training import (
     snapshot,
     step_clock,
     tiny_trainer,
+    trained_on,
     with_settings,
 )
 
@@ -67,7 +68,7 @@ def go(
     deadline, facts = asked.pop("deadline", None), asked.get("facts", FACTS)
     trainer, log = start(out, config, trainer, **asked)
     reason = run.train(trainer, out, facts, evaluate, log, deadline, step_clock(trainer))
-    run.export(trainer, out / "export", ("digest",), facts)
+    run.export(trainer, out / "export", trained_on(("digest",)), facts)
     trainer.accelerator.end_training()
     return trainer, reason
 

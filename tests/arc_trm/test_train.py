@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ import pytest
 import torch
 
 from arc_trm import train
-from arc_trm.checkpoint import checkpoint_folders, read_export, read_newest_checkpoint
+from arc_trm.checkpoint import (
+    UNKNOWN_TRAINING,
+    checkpoint_folders,
+    read_export,
+    read_newest_checkpoint,
+    write_export,
+)
 from arc_trm.config import RunConfig, check_config, ranges
 from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.run import flat
@@ -332,6 +339,28 @@ def test_another_export_is_started_from(dataset: Path, tmp_path: Path, capsys: p
     argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path / "third"), *TINY, "--model.layers", "2"]
     said = refused([*argv, "--init-from", str(tmp_path / "first")], capsys)
     assert said == "error: the export's model differs: layers: 1, now 2\n"
+
+
+def test_an_export_says_all_that_its_weights_were_trained_on(dataset: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    other = build_store([TaskEntry.all_pairs(random_task(rng, "other", [SMALL], [SMALL]))], 2, seed=3)
+    save(other, tmp_path / "other")
+    main(dataset, tmp_path / "first")
+    first = tmp_path / "first" / "export"
+    export = read_export(first)
+    facts = {"training_tasks": UNKNOWN_TRAINING, "leak": [{"training": "x", "pair": 0, "scored": "y"}]}
+    write_export(tmp_path / "unknown", replace(export, facts=facts))
+    both = {*export.training_tasks, *other.training_digests()}
+    for source, known in ((first, True), (tmp_path / "unknown", False)):
+        out = tmp_path / f"known {known}"
+        main(tmp_path / "other", out, "--init-from", str(source), "--train.steps", "1")
+        main(tmp_path / "other", out, "--resume", "--allow-changes", "--train.steps", "2")
+        found = read_export(out)
+        assert found.facts["steps"] == 2
+        assert set(found.training_tasks) == both
+        assert (found.training_known, len(found.facts["leak"])) == (known, 0 if known else 1)
+    main(dataset, tmp_path / "known True", "--resume", "--allow-changes", "--train.steps", "3")
+    assert set(read_export(tmp_path / "known True").training_tasks) == both
 
 
 def test_grown_data_are_named_refused_and_then_keep_their_rows(

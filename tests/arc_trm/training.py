@@ -37,6 +37,11 @@ TINY = RunConfig(
 )  # fmt: skip
 
 
+def trained_on(tasks: tuple[str, ...]) -> dict[str, Any]:
+    """What `trained_so_far` says of a run that began with random weights."""
+    return {"training_tasks": tasks, "training_known": True, "leak": []}
+
+
 @dataclass(frozen=True)
 class ToySource:
     """Squares of random tokens whose label is the token plus one; rows depend on (seed, step, slot) alone."""
