@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 def tiny(**changes) -> RecursiveModel:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 5, "seq_len": 49, "hidden": 6, "heads": 3, "latent_steps": 2, "deep_steps": 2}
+    sizes = {"vocab_size": 5, "seq_len": 49, "hidden": 6, "heads": 3, "layers": 1, "latent_steps": 2, "deep_steps": 2}
     return RecursiveModel(ModelConfig(**sizes, prefix=3, puzzle_width=11, **changes))
 
 
@@ -36,7 +36,7 @@ def run(forward, model: RecursiveModel, tokens: int, seed: int) -> tuple[torch.T
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"recursion": "multi_scale_latent"}, {"answer_layers": 2, "gradient_updates": 2}],
+    [{}, {"recursion": "multi_scale_latent"}, {"answer_layers": 1, "gradient_updates": 2}],
     ids=["trm", "multi-scale", "1-step gradient"],
 )
 def test_every_canvas_size_has_one_graph_with_and_one_without_gradient_and_no_more(changes):

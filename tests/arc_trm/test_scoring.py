@@ -87,13 +87,13 @@ def test_without_augmentation_puzzles_are_offered_as_they_are():
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
-    """A 4 × 4 Sudoku model after 150 steps: (run folder, dataset folder)."""
+    """A 4 × 4 Sudoku model of one layer after 120 steps: (run folder, dataset folder)."""
     folder = tmp_path_factory.mktemp("sudoku4")
     data, out = folder / "data", folder / "run"
-    words = ["--generate", "--side", "4", "--train-rows", "500", "--test-rows", "100", "--out", str(data)]
+    words = ["--generate", "--side", "4", "--train-rows", "500", "--test-rows", "61", "--out", str(data)]
     assert build.main(["sudoku", *words]) == 0
-    arguments = ["sudoku4", "--data", str(data), "--out", str(out), "--train.steps", "150", "--log.track", "none"]
-    assert train.main(arguments) == 0
+    sizes = ["--model.layers", "1", "--train.batch-size", "48", "--train.steps", "120"]
+    assert train.main(["sudoku4", "--data", str(data), "--out", str(out), *sizes, "--log.track", "none"]) == 0
     return out, data
 
 
