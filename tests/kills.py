@@ -19,17 +19,20 @@ Function = tuple[Any, str]  # its owner, a module or a class, and its name
 KILLED = (-signal.SIGKILL, -signal.SIGALRM)  # how `wait` shows that one of the functions below ended a process
 
 
-def fork(work: Callable[[], object], log: Path | str = os.devnull) -> int:
-    """Do `work` in a child, which says in the file `log` what it has to say; returns its process id."""
+def fork(work: Callable[[], object], log: Path | str | None = os.devnull) -> int:
+    """Do `work` in a child, which says in the file `log` (None: where this process does) what it has to say; returns
+    its process id.
+    """
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
+        if log is not None:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
+            for descriptor in (1, 2):
+                os.dup2(output, descriptor)
         work()
         status = 0
     finally:

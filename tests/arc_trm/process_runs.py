@@ -1,4 +1,4 @@
-"""What any number of processes must do alike: torchrun --nproc_per_node 2 -m tests.arc_trm.process_runs FOLDER
+"""What any number of processes must do alike: python -m tests.several_processes 2 tests.arc_trm.process_runs FOLDER
 
 The tests do the same in one process and compare. Everything shares one launch, because starting processes takes longer
 than all of it.

@@ -17,6 +17,7 @@ from tests.conftest import HANG, REPOSITORY
 
 Folders = dict[int, Path]
 SEVERAL = (2, 4)
+pytestmark = pytest.mark.slow  # all of them, so that they stay together and share what is made once
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     places = {count: tmp_path_factory.mktemp(f"processes{count}") for count in (1, *SEVERAL)}
     everything(places[1], Accelerator(cpu=True))
     for count in SEVERAL:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+        program = ["tests.several_processes", str(count), "tests.arc_trm.process_runs", str(places[count])]
         launched = subprocess.run(
-            [*torchrun, "-m", "tests.arc_trm.process_runs", str(places[count])],
+            [sys.executable, "-m", *program],
             cwd=REPOSITORY,
             capture_output=True,
             text=True,
