@@ -2,6 +2,8 @@
 
 import math
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +42,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 HANG = 3600.0
 # A time budget for runs that other limits end: no machine needs so long.
 ENDLESS = "24h"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: a worker that has nothing left takes over from the end, where only short ones are."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory where there is one, for tests that flush hundreds of small files."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=place, prefix="quick.") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

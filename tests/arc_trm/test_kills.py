@@ -1,27 +1,12 @@
 """A run that is killed at any moment and resumed equals one that nobody killed: weights, carry, reports, export."""
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import HANG, REPOSITORY
-
-MEMORY = Path("/dev/shm")
-
-
-@pytest.fixture
-def quick_folder() -> Iterator[Path]:
-    """A folder in memory where there is one: the tests flush hundreds of files."""
-    place = MEMORY if os.access(MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(dir=place, prefix="kills."))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def kill_runs(folder: Path, how: str) -> str:

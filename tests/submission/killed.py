@@ -17,10 +17,10 @@ import torch
 
 from arc_trm.predict import Predictor
 from arc_trm.trainer import Trainer
-from submission import plan, solve
+from submission import hardware, plan, solve
 from tests import kills
 from tests.conftest import ENDLESS
-from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
+from tests.submission.tiny import QUICK, SMALL_ARITHMETIC, assert_valid, make_export, tiny_tasks, write_challenges
 
 WORK = ((os, "fsync"), (os, "replace"), (Trainer, "train_step"), (Predictor, "answer"))
 TASKS = tiny_tasks(5)
@@ -30,7 +30,7 @@ def words(folder: Path, out: Path) -> list[str]:
     """The command line of a run that ends when its steps and votes are there, not by the clock."""
     paths = {"--challenges": folder / "challenges.json", "--checkpoint": folder / "export", "--out": out}
     paths["--candidates"] = out.with_name("votes.npz")
-    options = ["--augmentations", "32", "--steps", "10", "--precision", "fp32"]
+    options = ["--augmentations", "16", "--steps", "10", "--precision", "fp32"]
     budget = ["--time-budget", ENDLESS]
     return [*(str(word) for pair in paths.items() for word in pair), *QUICK, *options, *budget]
 
@@ -68,6 +68,7 @@ def main() -> None:
     write_challenges(folder / "challenges.json", TASKS)
     make_export(folder / "export")
     torch.set_num_threads(1)
+    hardware.try_arithmetic = SMALL_ARITHMETIC
     # A pass per puzzle: the file is written all the time, so that some kills fall into a write.
     plan.LARGEST_PASS = 1
     began = time.monotonic()

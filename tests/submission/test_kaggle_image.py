@@ -1,8 +1,9 @@
-"""A submission needs nothing that Kaggle's image lacks: neither a package, nor another version, nor newer syntax."""
+"""A submission needs nothing that Kaggle's image lacks: neither a package, nor another version, nor newer syntax.
+
+These tests read the sources; test_solve_processes solves in a Python that lacks the same.
+"""
 
 import ast
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,10 +13,8 @@ from packaging.specifiers import SpecifierSet
 from tests.conftest import REPOSITORY
 from tests.submission.kaggle_image import (
     IMAGE,
-    LACKED,
     PACKAGES,
     PROGRAMS,
-    WITHOUT_THEM,
     Import,
     outside_imports,
     problems,
@@ -100,34 +99,3 @@ def test_modules_are_found_by_name() -> None:
     assert source_file(REPOSITORY, "submission") == REPOSITORY / "submission" / "__init__.py"
     assert source_file(REPOSITORY, "submission.solve") == REPOSITORY / "submission" / "solve.py"
     assert source_file(REPOSITORY, "submission.solve.main") is None
-
-
-# In a Python without what the image lacks --------------------------------------------------------------------
-
-
-RUNTIME = (
-    "submission.launch",
-    "submission.likelihood",
-    "arc_trm.predict",
-    "submission.score",
-    "submission.session",
-    "submission.solve",
-)
-
-
-def import_blocked(*modules: str) -> subprocess.CompletedProcess[str]:
-    code = f"{WITHOUT_THEM}\nimport sys\nfor name in {modules}: __import__(name)\nprint(*sys.modules)"
-    return subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-
-
-def test_a_submission_needs_none_of_them() -> None:
-    ran = import_blocked(*RUNTIME)
-    assert ran.returncode == 0, ran.stderr
-    loaded = set(ran.stdout.split())
-    assert {"torch", *RUNTIME} <= loaded
-    assert not loaded & set(LACKED)
-
-
-@pytest.mark.parametrize("module", ["tyro", "arc_trm.train"])
-def test_the_block_blocks(module: str) -> None:
-    assert "No module named 'tyro'" in import_blocked(module).stderr

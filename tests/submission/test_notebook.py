@@ -94,7 +94,9 @@ def test_the_python_of_these_tests_has_no_project_and_no_network(tmp_path: Path)
     missing = run(python, "import submission", tmp_path)
     assert "No module named 'submission'" in missing.stderr
     assert "No module named 'tyro'" in run(python, "import tyro", tmp_path).stderr
-    assert run(python, "import torch, orjson", tmp_path).returncode == 0
+    # Torch is not imported here, which takes seconds: the notebook above does it.
+    found = "import orjson; from importlib.util import find_spec; assert find_spec('torch')"
+    assert run(python, found, tmp_path).returncode == 0
     refused = run(python, "import socket; socket.create_connection(('192.0.2.1', 80), 5)", tmp_path)
     assert "Network is unreachable" in refused.stderr
     assert "192.0.2.1" in (tmp_path / "python" / "network.log").read_text()

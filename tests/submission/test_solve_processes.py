@@ -11,10 +11,19 @@ import pytest
 
 from data_prep.files import read_json
 from tests.conftest import ENDLESS, HANG, REPOSITORY
-from tests.submission.kaggle_image import WITHOUT_THEM
+from tests.submission.kaggle_image import LACKED, WITHOUT_THEM
 from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_task, tiny_tasks, write_challenges
 
 TASKS = tiny_tasks()
+TWO_PROCESSES = [sys.executable, "-m", "tests.several_processes", "2"]
+# What runs on Kaggle, beside submission.solve itself.
+RUNTIME = (
+    "submission.launch",
+    "submission.likelihood",
+    "arc_trm.predict",
+    "submission.score",
+    "submission.session",
+)
 
 
 def solve_words(folder: Path, *more: str) -> list[str]:
@@ -22,10 +31,6 @@ def solve_words(folder: Path, *more: str) -> list[str]:
     export = make_export(folder / "export")
     paths = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(folder / "submission.json")]
     return [*paths, *QUICK, "--precision", "fp32", *more]
-
-
-def torchrun(program: list[str]) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *program]
 
 
 def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -37,7 +42,7 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 def test_two_processes_solve_together(tmp_path: Path) -> None:
     words = solve_words(tmp_path, "--steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
-    done = run(torchrun(["-m", "submission.solve", *words]))
+    done = run([*TWO_PROCESSES, "submission.solve", *words])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
     summary = read_json(tmp_path / "submission.summary.json")
@@ -48,8 +53,9 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
 
 
 def test_a_lost_process_leaves_a_valid_file(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--time-budget", ENDLESS)
-    done = run(torchrun([str(REPOSITORY / "tests" / "submission" / "lost_process.py"), *words]))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    program = str(REPOSITORY / "tests" / "submission" / "lost_process.py")
+    done = run([*torchrun, program, *solve_words(tmp_path, "--time-budget", ENDLESS)])
     assert done.returncode != 0
     assert_valid(tmp_path / "submission.json", TASKS)
 
@@ -70,31 +76,45 @@ def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:
     assert_valid(tmp_path / "submission.json", TASKS)
 
 
-def test_the_clock_ends_what_has_no_other_end(tmp_path: Path) -> None:
+# Two runs of one import, each in a process of its own, because the clock may end the process.
+BY_THE_CLOCK = """
+import threading
+from pathlib import Path
+from arc_trm.trainer import Trainer
+from submission import session, solve
+from tests import kills
+
+def run(words, log):
+    assert solve.main(words) == 0
+
+def hang(words, log):
+    Trainer.train_step = lambda trainer: threading.Event().wait()
+    run(words, log)
+
+children = [kills.fork(lambda: work(words, log), log) for work, (words, log) in zip((run, hang), {runs})]
+assert [kills.wait(child) for child in children] == [0, 0], [Path(log).read_text() for _, log in {runs}]
+"""
+
+
+def test_the_clock_ends_what_has_no_other_end_and_what_hangs(tmp_path: Path) -> None:
     """How exactly, test_session shows by a clock of its own: here a machine may be too slow for anything in time."""
-    done = run([sys.executable, "-m", "submission.solve", *solve_words(tmp_path, "--time-budget", "6s")])
+    folders = [tmp_path / name for name in ("working", "hanging")]
+    logs = [folder / "log" for folder in folders]
+    for folder in folders:
+        folder.mkdir()
+    runs = [(solve_words(log.parent, "--time-budget", "4s"), str(log)) for log in logs]
+    done = run([sys.executable, "-c", BY_THE_CLOCK.format(runs=runs)])
     assert done.returncode == 0, done.stderr
-    assert_valid(tmp_path / "submission.json", TASKS)
-
-
-def test_a_machine_that_hangs_is_left_in_time(tmp_path: Path) -> None:
-    hanging = (
-        "import sys, threading\n"
-        "from arc_trm.trainer import Trainer\n"
-        "from submission import session, solve\n"  # now, not within the time
-        "Trainer.train_step = lambda trainer: threading.Event().wait()\n"
-        f"sys.exit(solve.main({solve_words(tmp_path, '--time-budget', '6s')}))"
-    )
-    done = run([sys.executable, "-c", hanging])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("wrote ")
-    assert "trouble: the time was over before the program had ended" in done.stdout
-    assert_valid(tmp_path / "submission.json", TASKS)
+    for folder in folders:
+        assert_valid(folder / "submission.json", TASKS)
+    said = logs[1].read_text()
+    assert said.splitlines()[-1].startswith("wrote ")
+    assert "trouble: the time was over before the program had ended" in said
 
 
 @pytest.mark.slow
-def test_twenty_kills_find_a_valid_file_each_time(tmp_path: Path) -> None:
-    done = run([sys.executable, "-m", "tests.submission.killed", str(tmp_path), "20", "0"])
+def test_twenty_kills_find_a_valid_file_each_time(quick_folder: Path) -> None:
+    done = run([sys.executable, "-m", "tests.submission.killed", str(quick_folder), "20", "0"])
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 20
@@ -103,12 +123,31 @@ def test_twenty_kills_find_a_valid_file_each_time(tmp_path: Path) -> None:
     assert sum(line.endswith("a valid file without votes") for line in lines) == 5
 
 
-def test_solving_needs_nothing_that_kaggles_image_lacks(tmp_path: Path) -> None:
+# Solves, says what was loaded for that and with it, and what cannot be.
+BLOCKED = """
+import importlib, sys
+from submission import solve
+for name in {runtime}:
+    importlib.import_module(name)
+assert solve.main({words}) == 0
+print("loaded", *sys.modules)
+for name in ("tyro", "arc_trm.train"):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(f"{{name}}: {{error}}")
+"""
+
+
+def test_a_submission_needs_nothing_that_kaggles_image_lacks(tmp_path: Path) -> None:
     words = solve_words(tmp_path, "--steps", "1", "--time-budget", ENDLESS)
-    code = f"{WITHOUT_THEM}\nimport sys\nfrom submission import solve\nsys.exit(solve.main({words}))"
-    done = run([sys.executable, "-c", code])
+    done = run([sys.executable, "-c", WITHOUT_THEM + BLOCKED.format(runtime=RUNTIME, words=words)])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
+    loaded, *blocked = done.stdout.splitlines()[-3:]
+    assert {"torch", *RUNTIME} <= set(loaded.split())
+    assert not set(loaded.split()) & set(LACKED)
+    assert blocked == ["tyro: No module named 'tyro'", "arc_trm.train: No module named 'tyro'"], "the block blocks"
 
 
 @pytest.mark.slow
@@ -116,9 +155,9 @@ def test_as_many_tasks_as_the_competition_has(tmp_path: Path) -> None:
     """240 tasks, 40.8 % of them with two outputs, on two processes."""
     rng = np.random.default_rng(0)
     tasks = [tiny_task(f"{i:08x}", rng, tests=1 + (i % 5 in (0, 2)), side=3 + i % 23) for i in range(240)]
-    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--predict-batch", "8", "--time-budget", ENDLESS)
     write_challenges(tmp_path / "challenges.json", tasks)
-    done = run(torchrun(["-m", "submission.solve", *words]))
+    done = run([*TWO_PROCESSES, "submission.solve", *words])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", tasks)
     assert read_json(tmp_path / "submission.summary.json")["processes"] == 2
