@@ -130,35 +130,37 @@ def _shuffled(count: int, rng: np.random.Generator) -> Numbers:
 
 
 @compiled
-def _make_sudoku(
-    puzzle: Masks, solution: Masks, extra_givens: int, units: Numbers, rng: np.random.Generator
-) -> tuple[int, int]:
-    """Fill a puzzle and its solution, each uint16[L]; the puzzle's solutions (1) and guesses.
+def _make_sudokus(
+    puzzles: Masks, solutions: Masks, guesses: Numbers, extra_givens: int, units: Numbers, rng: np.random.Generator
+) -> None:
+    """Fill puzzles and their solutions, each uint16[n, L], and the guesses that each puzzle needs, int64[n].
 
-    The solution is a first row in random order, the rest searched with random first values. The puzzle is minimal:
-    every given, in a random order, whose loss leaves the solution unique is blanked (one pass is enough, because a
-    given that was needed is still needed when others have gone after it). Then up to `extra_givens` return.
+    A solution is a first row in random order, the rest searched with random first values. Its puzzle is minimal: every
+    given, in a random order, whose loss leaves the solution unique is blanked (one pass is enough, because a given that
+    was needed is still needed when others have gone after it). Then up to `extra_givens` return.
     """
     side = units.shape[1]
     blank = (1 << side) - 1
-    first, none = np.zeros(puzzle.size, np.int64), np.zeros(puzzle.size, np.int64)
-    row = _shuffled(side, rng)
-    for cell in range(puzzle.size):
-        puzzle[cell] = 1 << row[cell] if cell < side else blank
-        first[cell] = int(rng.random() * side)
-    search(puzzle, units, first, 1, solution)
-    for cell in range(puzzle.size):
-        puzzle[cell] = solution[cell]
-    other = solution.copy()
-    for cell in _shuffled(puzzle.size, rng):
-        puzzle[cell] = blank ^ solution[cell]  # a solution with another digit here would be a second one
-        puzzle[cell] = solution[cell] if search(puzzle, units, none, 1, other)[0] else blank
-    adds = int(rng.random() * (extra_givens + 1))
-    for cell in _shuffled(puzzle.size, rng):
-        if puzzle[cell] == blank and adds:
+    first, none = np.zeros(side * side, np.int64), np.zeros(side * side, np.int64)
+    for number in range(len(puzzles)):
+        puzzle, solution = puzzles[number], solutions[number]
+        row = _shuffled(side, rng)
+        for cell in range(puzzle.size):
+            puzzle[cell] = 1 << row[cell] if cell < side else blank
+            first[cell] = int(rng.random() * side)
+        search(puzzle, units, first, 1, solution)
+        for cell in range(puzzle.size):
             puzzle[cell] = solution[cell]
-            adds -= 1
-    return search(puzzle, units, none, 2, other)
+        other = solution.copy()
+        for cell in _shuffled(puzzle.size, rng):
+            puzzle[cell] = blank ^ solution[cell]  # a solution with another digit here would be a second one
+            puzzle[cell] = solution[cell] if search(puzzle, units, none, 1, other)[0] else blank
+        adds = int(rng.random() * (extra_givens + 1))
+        for cell in _shuffled(puzzle.size, rng):
+            if puzzle[cell] == blank and adds:
+                puzzle[cell] = solution[cell]
+                adds -= 1
+        guesses[number] = search(puzzle, units, none, 2, other)[1]
 
 
 def sudoku_maker(side: int = 9, guesses: int = 0) -> Make:
@@ -170,9 +172,8 @@ def sudoku_maker(side: int = 9, guesses: int = 0) -> Make:
 
     def make(rng: np.random.Generator) -> tuple[int, BoardRows]:
         puzzles, solutions = np.zeros((2, ATTEMPTS_PER_CHUNK, side * side), dtype=np.uint16)
-        table = units(side)
-        made = [_make_sudoku(*pair, EXTRA_GIVENS[side], table, rng) for pair in zip(puzzles, solutions, strict=True)]
-        ratings = np.array(made)[:, 1]
+        ratings = np.zeros(ATTEMPTS_PER_CHUNK, dtype=np.int64)
+        _make_sudokus(puzzles, solutions, ratings, EXTRA_GIVENS[side], units(side), rng)
         questions, answers = (np.log2(masks).astype(np.uint8) + 1 + DIGIT_OFFSET for masks in (puzzles, solutions))
         questions[puzzles == (1 << side) - 1] = BLANK
         return ATTEMPTS_PER_CHUNK, BoardRows(questions, answers, ratings.astype(np.float32))[ratings >= guesses]
