@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch._dynamo  # noqa: F401  (optimisers import it late, which would take every forked child a second)
+
 Function = tuple[Any, str]  # its owner, a module or a class, and its name
 KILLED = (-signal.SIGKILL, -signal.SIGALRM)  # how `wait` shows that one of the functions below ended a process
 
