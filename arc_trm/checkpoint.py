@@ -27,7 +27,16 @@ from torch import Tensor
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, check_config, from_json, to_json
 from arc_trm.model import RecursiveModel
-from data_prep.files import InputError, file_digest, new_folder, read_json, refuse_other_files, set_aside, sha256_hex
+from data_prep.files import (
+    InputError,
+    file_digest,
+    new_folder,
+    read_json,
+    refuse_other_files,
+    set_aside,
+    sha256_hex,
+    standing_folder,
+)
 from data_prep.grid import COLOURS
 from data_prep.store import ArcStore
 
@@ -134,10 +143,15 @@ def write_export(folder: Path, export: Export) -> None:
     write_folder(folder, EXPORT, tensors, facts)
 
 
+def standing_export(path: Path) -> Path | None:
+    """The export folder that `path` is, or holds as a run folder; also one that a kill left set aside."""
+    return standing_folder(path, "export.json") or standing_folder(path / "export", "export.json")
+
+
 def read_export(path: Path) -> Export:
     """The export in `path`, which is an export folder or a run folder that holds one."""
-    folder = path if (path / "export.json").is_file() else path / "export"
-    if not any((place / "export.json").is_file() for place in (folder, set_aside(folder))):
+    folder = standing_export(path)
+    if folder is None:
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )

@@ -167,6 +167,13 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte / 1e9
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Whether that is what happened; torch has no exception of its own for it on a CPU, nor where cuBLAS says it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(phrase in str(error) for phrase in ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"))
+
+
 def keep_freed_memory() -> bool:
     """Let large tensors reuse memory that others freed, as GPUs do; says whether the C library can.
 

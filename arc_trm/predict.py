@@ -18,6 +18,7 @@ from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import HaltingConfig
+from arc_trm.device import out_of_memory
 from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Indexed, Rows, fixed_batches
@@ -136,8 +137,8 @@ class MemoryLimit:
         while True:
             try:
                 parts = [predictor.answer(part) for part in _pieces(batch, self.at_once)]
-            except torch.OutOfMemoryError:
-                if self.at_once == 1:
+            except (MemoryError, RuntimeError) as error:
+                if not out_of_memory(error) or self.at_once == 1:
                     raise
             else:
                 return Answers(*map(torch.cat, zip(*parts, strict=True)))

@@ -31,7 +31,7 @@ from arc_trm.checkpoint import (
     write_export,
 )
 from arc_trm.config import ModelConfig, RunConfig, from_json, to_json
-from arc_trm.device import return_freed_memory
+from arc_trm.device import out_of_memory, return_freed_memory
 from arc_trm.trainer import OPTIMISER, TABLE, Trainer, saved_names
 from data_prep.files import InputError, read_json, write_atomic
 from data_prep.progress import Progress
@@ -420,20 +420,13 @@ def _in_main_process(trainer: Trainer, write: Callable[[], object]) -> None:
         raise failure or SystemExit(2)
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether that is what happened; on a CPU torch has no exception of its own for it."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(phrase in str(error) for phrase in ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"))
-
-
 @contextmanager
 def explained_memory(config: RunConfig, device: torch.device, kept: Callable[[], str] | None = None) -> Iterator[None]:
     """Turn running out of memory into an InputError: which setting to lower, and what `kept` says is not lost."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             raise
         raise InputError(
             f"out of memory on {device}: switch model.activation_checkpointing on or lower train.batch_size "

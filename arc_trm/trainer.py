@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from arc_trm.batches import Part, upload
 from arc_trm.checkpoint import RowNames, Tensors, below, load_weights
 from arc_trm.config import RunConfig
-from arc_trm.device import peak_memory, resolve_precision
+from arc_trm.device import out_of_memory, peak_memory, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
 from arc_trm.predict import Predictor
@@ -201,7 +201,9 @@ class Trainer:
     def _fits(self) -> bool:
         try:
             self.rehearse(self.work, times=2)  # the second beside the carries of the first, as every later step
-        except torch.OutOfMemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
             return False
         return True
 
@@ -390,6 +392,13 @@ class Trainer:
         for work in self.work:
             named = below(tensors, f"{CARRY}{self.parts.index(work.part)}/") if facts["parts"] == self._layout() else {}
             work.carry = carry_from(named, work.local, self.accelerator.device, self.dtype) if named else None
+
+    def forget_momentum(self) -> None:
+        """Go on as a trainer that has just got its weights: without moments, carries and sums of metrics."""
+        self.optimiser.state.clear()
+        self._sums, self.metric_steps, self.seconds = {}, 0, 0.0
+        for work in self.work:
+            work.carry = None
 
     def _load_moments(self, moments: Tensors) -> None:
         # The optimiser numbers its parameters group by group.

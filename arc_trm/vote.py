@@ -1,8 +1,7 @@
 """From predicted canvases to ranked candidates: cut, turn back, count, rank, keep on disk, score. No tensors here.
 
 The largest rectangle is cut out of every canvas, the colours and the dihedral element of its augmentation are undone,
-and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest; where a model
-has weighed them (`submission.likelihood`) the sum of log votes and log-probability goes first.
+and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest.
 
 A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks the last
 ties is the SHA-256 of the key, which makes it the published grid hash.
@@ -178,7 +177,6 @@ class Candidate:
     votes: int
     halting: int  # summed probabilities, in units of 1 / HALT_UNITS
     numbers: list[int] = field(repr=False, compare=False)  # the augmentations that voted for it, some perhaps twice
-    log_probability: float = -math.inf  # by the model itself; not weighed: less than anything
 
     @property
     def grid(self) -> Grid:
@@ -234,11 +232,6 @@ class Tally:
     def _before_votes(self, outputs: set[int]) -> None:
         """These outputs are about to get votes."""
 
-    def weigh(self, output: int, keys: Sequence[bytes], log_probabilities: Sequence[float]) -> None:
-        """Remember how likely a model finds grids that have votes, in place of older values; else KeyError."""
-        for key, value in zip(keys, log_probabilities, strict=True):
-            self._candidates[output][key].log_probability = value
-
     def candidates(self, output: int, limit: int | None = None) -> list[Candidate]:
         """The best `limit` candidates (all by default) of output number `output`, best first.
 
@@ -257,25 +250,39 @@ class Tally:
         """All votes cast for output number `output`."""
         return sum(candidate.votes for candidate in self._candidates[output].values())
 
-    def save(self, path: Path | str) -> None:
-        """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All candidates as arrays, by output and key; equal tallies make equal arrays."""
         rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
         candidates = [candidate for _, candidate in rows]
         numbers = [sorted(set(candidate.numbers)) for candidate in candidates]
+        return {
+            "outputs": np.array([output for output, _ in rows], dtype=np.int64),
+            "key_lengths": np.array([len(candidate.key) for candidate in candidates], dtype=np.int64),
+            "keys": np.frombuffer(b"".join(candidate.key for candidate in candidates), dtype=np.uint8),
+            "votes": np.array([candidate.votes for candidate in candidates], dtype=np.int64),
+            "halting": np.array([candidate.halting for candidate in candidates], dtype=np.int64),
+            "augmentation_counts": np.array([len(own) for own in numbers], dtype=np.int64),
+            "augmentations": np.array([number for own in numbers for number in own], dtype=np.int64),
+        }
+
+    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Hold just the candidates that `columns` gave."""
+        self._candidates = [{} for _ in self.outputs]
+        keys = _cut(columns["keys"].tobytes(), columns["key_lengths"])
+        augmentations = _cut(columns["augmentations"].tolist(), columns["augmentation_counts"])
+        values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
+        for key, numbers, output, votes, halting in zip(keys, augmentations, *values, strict=True):
+            self._candidates[output][key] = Candidate(key, votes, halting, numbers)
+
+    def save(self, path: Path | str) -> None:
+        """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer,
             format=np.array(FILE_FORMAT),
             task_ids=np.array([output.task_id for output in self.outputs], dtype=np.str_),
             tests=np.array([output.test for output in self.outputs], dtype=np.int64),
-            outputs=np.array([output for output, _ in rows], dtype=np.int64),
-            key_lengths=np.array([len(candidate.key) for candidate in candidates], dtype=np.int64),
-            keys=np.frombuffer(b"".join(candidate.key for candidate in candidates), dtype=np.uint8),
-            votes=np.array([candidate.votes for candidate in candidates], dtype=np.int64),
-            halting=np.array([candidate.halting for candidate in candidates], dtype=np.int64),
-            likelihood=np.array([candidate.log_probability for candidate in candidates], dtype=np.float64),
-            augmentation_counts=np.array([len(own) for own in numbers], dtype=np.int64),
-            augmentations=np.array([number for own in numbers for number in own], dtype=np.int64),
+            **self.columns(),  # type: ignore[arg-type]
         )
         write_atomic(path, buffer.getvalue())
 
@@ -284,23 +291,17 @@ class Tally:
         """Read what `save` wrote; raises InputError naming the file for anything else."""
         columns = _read_columns(Path(path))
         tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
-        keys = _cut(columns["keys"].tobytes(), columns["key_lengths"])
-        augmentations = _cut(columns["augmentations"].tolist(), columns["augmentation_counts"])
-        values = (columns[name].tolist() for name in ("outputs", "votes", "halting", "likelihood"))
-        for key, numbers, output, votes, halting, likelihood in zip(keys, augmentations, *values, strict=True):
-            tally._candidates[output][key] = Candidate(key, votes, halting, numbers, likelihood)
+        tally.restore(columns)
         return tally
 
 
-def _order(candidate: Candidate) -> tuple[float, int, int]:
+def _order(candidate: Candidate) -> tuple[int, int]:
     """What ranks a candidate among those of its output, lowest first, but for the digest."""
-    weighed = candidate.log_probability > -math.inf
-    merit = math.log(candidate.votes) + candidate.log_probability if weighed else -math.inf
-    return -merit, -candidate.votes, -candidate.halting
+    return -candidate.votes, -candidate.halting
 
 
 _COLUMNS = (
-    *("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", "likelihood"),
+    *("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting"),
     *("augmentation_counts", "augmentations"),
 )
 

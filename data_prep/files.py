@@ -173,6 +173,11 @@ def set_aside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.old")
 
 
+def standing_folder(folder: Path, name: str) -> Path | None:
+    """`folder`, or where it was set aside, whichever holds the file `name`; None where neither does."""
+    return next((place for place in (folder, set_aside(folder)) if (place / name).is_file()), None)
+
+
 def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:
     """Raise InputError when `folder` is a file, or holds one that is not in `known`, which replacing would delete."""
     if folder.exists() and not folder.is_dir():
@@ -275,6 +280,12 @@ def verify_digests(folder: Path, manifest: Manifest) -> None:
 
 
 # Programs -----------------------------------------------------------------------------------------------------------
+
+
+def command_line(module: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
+    """A parser for `python -m module`, whose help is the module's own description as it stands."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=description, formatter_class=form, **options)
 
 
 def whole(minimum: int = 0, maximum: int = 10**18) -> Callable[[str], int]:

@@ -66,9 +66,15 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
     trainer.names = None if settings.forget else data.names
     run.load_export(trainer, export)
-    if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
-        trainer.fit_memory()
     return trainer
+
+
+def measure_step(trainer: Trainer, now: Callable[[], float]) -> float:
+    """Seconds of a step's forward and backward passes once they are warm; moves nothing."""
+    trainer.rehearse(trainer.work)
+    began = now()
+    trainer.rehearse(trainer.work)
+    return now() - began
 
 
 @dataclass
@@ -77,13 +83,14 @@ class Adaptation:
 
     trainer: Trainer
     bar: Progress
-    loss: float | None = None  # as read last
+    metrics: dict[str, float] = field(default_factory=dict)  # as read last
     _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
     def go_on(self, unit: Unit, now: Callable[[], float], stop: Callable[[], bool], figures: str) -> tuple[int, float]:
         """The steps of `unit`, fewer where the next would end too late; how many, and the seconds that they took.
 
-        Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite.
+        Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite
+        and halving the learning rates.
         """
         trainer = self.trainer
         trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
@@ -101,14 +108,22 @@ class Adaptation:
             if trainer.agreed(stop() or ended + (ended - started) > began + unit.seconds):
                 break
         try:
-            self.loss = trainer.read_metrics()["loss"]
+            self.metrics = trainer.read_metrics()
             trainer.check_finite()
         except NonFiniteLoss:
             for tensor, good in zip(_moving(trainer), self._good, strict=True):
                 tensor.copy_(good)
+            trainer.forget_momentum()
+            self.halve_rates()
             raise
         self._good = [tensor.clone() for tensor in _moving(trainer)]
         return trainer.step - first, now() - began
+
+    def halve_rates(self, times: int = 1) -> None:
+        """Train with half the learning rates from here on, or half of that again, ..."""
+        config, factor = self.trainer.config, 0.5**times
+        train = replace(config.train, lr=config.train.lr * factor, puzzle_lr=config.train.puzzle_lr * factor)
+        self.trainer.config = replace(config, train=train)
 
 
 def _moving(trainer: Trainer) -> list[Tensor]:

@@ -191,6 +191,13 @@ def _parse_attempts(value: object, where: str) -> Attempts:
     return Attempts(*(parse_grid(value[name], f"{where}, {name}") for name in Attempts._fields))
 
 
+def read_answers(path: Path | str, tasks: Sequence[Task], source: Path | str) -> Submission:
+    """The submission that answers just the tasks of `source`; raises InputError for any other."""
+    submission = read_submission(path)
+    check_complete(path, submission, {task.task_id: len(task.tests) for task in tasks}, source)
+    return submission
+
+
 def check_complete(path: Path | str, submission: Submission, expected: Mapping[str, int], source: Path | str) -> None:
     """Raise InputError unless the submission holds just the tasks of `source`, with as many outputs each."""
     missing = [task_id for task_id in expected if task_id not in submission]

@@ -15,7 +15,6 @@ The amount of work is fixed and everything is computed in float32, so the score 
 is; another order of additions may tip a close vote.
 """
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.vote import Scores, score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
-from data_prep.files import run_program, write_atomic
+from data_prep.files import command_line, run_program, write_atomic
 from data_prep.overlap import PairDigest, pair_digest
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
@@ -92,9 +91,7 @@ def show_one(tasks: Sequence[Task], submission: Path, checkpoint: Path, solved: 
 def main(argv: Sequence[str] | None = None) -> int:
     """Solve, score, show; the exit status."""
     began = time.monotonic()
-    made = argparse.ArgumentParser(
-        prog="python -m submission.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_line("submission.demo", __doc__)
     made.add_argument("--out", metavar="DIR", type=Path, default=Path("demo"), help="where everything goes (demo)")
     made.add_argument("--checkpoint", metavar="DIR", type=Path, default=SHIPPED, help="another export than the shipped")
     arguments = made.parse_args(argv)

@@ -6,7 +6,6 @@ Shows the answer y and, beside it, the latent z read through the output head. Pr
 file that `python -m submission.report --film FILE` puts into its page.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
 from arc_trm.trainer import TABLE, saved_names
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
-from data_prep.files import InputError, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 from data_prep.grid import IDENTITY, Grid
 from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
@@ -106,9 +105,7 @@ def show_steps(frames: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Film one puzzle; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m submission.film", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("submission.film", __doc__)
     add = parser.add_argument
     add("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder (knows its puzzles) or an export")
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks: a file or a folder")

@@ -127,12 +127,14 @@ def chosen_precision(settings: Settings, model: ModelConfig, accelerator: Accele
 # The table ------------------------------------------------------------------------------------------------
 
 
-def table(arithmetics: Sequence[Arithmetic], file: SubmissionFile, export: Export, plan: TimePlan, mode: str) -> str:
+def table(
+    arithmetics: Sequence[Arithmetic], file: SubmissionFile, exports: Sequence[Export], plan: TimePlan, mode: str
+) -> str:
     """What was found, a line each."""
-    rows = [("mode", mode), ("checkpoint", describe_export(export))]
+    rows = [("mode", mode), *(("checkpoint", describe_export(export)) for export in exports)]
     rows += [(str(arithmetic.device), describe_device(arithmetic)) for arithmetic in arithmetics]
     rows += [
-        ("memory", f"{available_memory() / 1e9:.1f} GB free"),
+        ("memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"),
         ("disk", f"{shutil.disk_usage(file.path.parent).free / 1e9:.1f} GB free at {file.path.parent}"),
         ("challenges", describe_tasks(file.tasks)),
         ("time", f"{duration_text(plan.budget)}, {duration_text(plan.reserve)} of them in reserve"),
@@ -167,13 +169,3 @@ def describe_tasks(tasks: Sequence[Task]) -> str:
     outputs = sum(len(task.tests) for task in tasks)
     several = sum(len(task.tests) > 1 for task in tasks) / len(tasks)
     return f"{len(tasks)} tasks, {outputs} outputs, {several:.0%} of the tasks with several"
-
-
-def available_memory() -> int:
-    """Bytes of main memory that can still be used."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

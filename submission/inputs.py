@@ -31,9 +31,14 @@ def is_rerun() -> bool:
 
 
 def find_challenges(root: Path) -> Path:
-    """The competition's file of test challenges below `root`; raises InputError unless there is just one."""
+    """The competition's file of test challenges below `root`; raises InputError unless there is just one.
+
+    Where a dataset brings a file of that name too, the competition's own is taken.
+    """
     name = "arc-agi_test_challenges.json"
-    return _only(list(_files(root, name)), root, name, "--challenges")
+    found = list(_files(root, name))
+    own = [path for path in found if _is_competitions(path.relative_to(root))]
+    return _only(own or found, root, name, "--challenges")
 
 
 def find_export(root: Path) -> Path:
@@ -55,6 +60,11 @@ def find_solved(root: Path) -> list[tuple[Path, Path]]:
             if solutions.is_file():
                 pairs.append((challenges, solutions))
     return pairs
+
+
+def _is_competitions(path: Path) -> bool:
+    """Whether a file below /kaggle/input belongs to a competition: in competitions/, or, in 2025, in arc-prize-..."""
+    return path.parts[0] == "competitions" or path.parts[0].startswith("arc-prize")
 
 
 def _files(root: Path, name: str) -> Iterator[Path]:

@@ -1,12 +1,12 @@
 """Bring a bundle to Kaggle, run its notebook there, fetch what it made, submit it.
 
     python -m submission.kaggle push --bundle bundle       upload, run, wait, fetch output and log
-    python -m submission.kaggle status                     the notebook, the dataset, the latest submissions
     python -m submission.kaggle output                     wait for the notebook that was pushed, and fetch
     python -m submission.kaggle submit                     hand in the pushed version for the scored rerun
 
 Kaggle answers a push with success though it dropped a source, skips a file that could not be uploaded, and gives
-another machine for a name that it does not know. Each costs a day, so all is compared with what was asked for.
+another machine for a name that it does not know. Each costs a day, so all is compared with what was asked for: files
+and sources at once, the machine by what the notebook found there.
 """
 
 import argparse
@@ -24,24 +24,19 @@ from typing import Any, TypeVar
 
 import orjson
 
-from data_prep.files import InputError, read_json, run_program, write_atomic
+from data_prep.files import InputError, command_line, read_json, run_program, write_atomic
 from submission.attempts import read_submission
 from submission.package import NOTEBOOK, Bundle, read_bundle
-from submission.submission_file import make_folder
+from submission.submission_file import make_folder, read_summary
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
-# Kaggle's name for four L4; a name that it does not know silently gets a P100.
-MACHINE = "NvidiaL4"
+# Kaggle's names of machines, and their GPUs; a name that it does not know silently gets a P100.
+MACHINES = {"NvidiaL4": 4, "NvidiaTeslaT4": 2, "NvidiaTeslaP100": 1}
 RECORD = "push.json"
 # How a notebook's run can end, and whether that is well.
 ENDS = {"COMPLETE": True, "ERROR": False, "CANCEL_ACKNOWLEDGED": False}
-
-# All in seconds: between attempts, between two looks at something that takes its time, and when to give up on it.
-PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0)
+# In seconds: between two looks at something that takes its time, and when to give up on it.
 POLL, DATASET_WAIT, KERNEL_WAIT = 15.0, 3600.0, 13 * 3600.0
-# HTTP statuses after which a request may be sent again; after the first, even one that must not be done twice.
-REFUSED = 429
-PASSING = (REFUSED, 500, 502, 503, 504)
 EXPLAINED = {
     401: "Kaggle refused the credentials (401); make a new token at https://www.kaggle.com/settings",
     403: "Kaggle does not allow it (403); is the name right, and are the competition's rules accepted?",
@@ -64,47 +59,52 @@ class Pushed:
     kernel: str  # owner/slug of the notebook
     competition: str
     bundle: str  # its digest
-    machine: str = MACHINE
+    machine: str = next(iter(MACHINES))
     version: int = 0  # of the notebook, as Kaggle counts
 
 
 # Kaggle's client ------------------------------------------------------------------------------------------
 
 
+class Refused(InputError):
+    """Kaggle did not do what it was asked; `status` is that of HTTP, None where there was no answer."""
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class Site:
-    """Kaggle's own client, signed in; its failures become InputErrors of one line."""
+    """Kaggle's own client, signed in, which repeats uploads itself; its failures become InputErrors of one line."""
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic) -> None:
         self._sleep, self._now = sleep, now
-        self.client = self.ask("signing in", sign_in, twice=False)
+        self.client = self.ask("signing in", sign_in)
 
-    def ask(self, what: str, request: Callable[..., Any], *words: Any, twice: bool = True, **options: Any) -> Any:
-        """What `request(*words, **options)` returns; it is sent again after failures that may pass.
-
-        What must not be done twice (`twice` is false) is only sent again where the server refused to do it (429).
-        """
-        for pause in (*PAUSES, None):
-            try:
-                with contextlib.redirect_stdout(sys.stderr):  # what the client prints is not our output
-                    return request(*words, **options)
-            except (OSError, ValueError) as error:
-                status = status_of(error)
-                unanswered = status is None and isinstance(error, OSError)
-                may_pass = status == REFUSED or (twice and (unanswered or status in PASSING))
-                if pause is None or not may_pass:
-                    raise InputError(f"{what}: {_reason(error, status)}") from error
-                asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
-                self._sleep(float(asked) if asked.isdecimal() else pause)
-        raise AssertionError("the last attempt returns or raises")
+    def ask(self, what: str, request: Callable[..., Any], *words: Any, **options: Any) -> Any:
+        """What `request(*words, **options)` returns; raises Refused where it fails."""
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # what the client prints is not our output
+                return request(*words, **options)
+        except (OSError, ValueError) as error:
+            status = status_of(error)
+            raise Refused(f"{what}: {_reason(error, status)}", status) from error
 
     def wait(self, what: str, look: Callable[[], Result | None], seconds: float) -> Result:
-        """Look until there is a result; raises InputError when there is none after `seconds`."""
+        """Look until there is a result, also after failures that may pass; InputError when none is there in time."""
         end = self._now() + seconds
-        while (result := look()) is None:
+        while True:
+            try:
+                if (result := look()) is not None:
+                    return result
+                failure = ""
+            except Refused as error:
+                if error.status is not None and error.status < 429:
+                    raise
+                failure = f" ({error})"
             if self._now() >= end:
-                raise InputError(f"{what}: still not there after {seconds / 60:.0f} minutes")
+                raise InputError(f"{what}: still not there after {seconds / 60:.0f} minutes{failure}")
             self._sleep(POLL)
-        return result
 
 
 def sign_in() -> Any:
@@ -125,13 +125,10 @@ def sign_in() -> Any:
     return client
 
 
-def status_of(error: BaseException | None) -> int | None:
+def status_of(error: Exception) -> int | None:
     """The HTTP status behind a failure, None where there was no answer; the client hides some in its ValueErrors."""
-    for candidate in (error, getattr(error, "__context__", None)):
-        response = getattr(candidate, "response", None)
-        if response is not None:
-            return int(response.status_code)
-    return None
+    found = (getattr(candidate, "response", None) for candidate in (error, error.__context__))
+    return next((int(response.status_code) for response in found if response is not None), None)
 
 
 def _reason(error: Exception, status: int | None) -> str:
@@ -154,23 +151,22 @@ def upload(site: Site, pushed: Pushed, bundle: Bundle) -> None:
     before = dataset_status(site, pushed.dataset)
     if before == "ready" and wanted <= listed(site, pushed.dataset):
         print(f"dataset {pushed.dataset} has this bundle already")
-    else:
-        with tempfile.TemporaryDirectory(prefix="arc-trm-dataset.") as folder:
-            for path in bundle.files:
-                Path(folder, path.name).symlink_to(path.resolve())
-            Path(folder, marker).write_text(f"{pushed.bundle}\n", encoding="utf-8")
-            # The licences of the parts are in a file of the bundle.
-            metadata = {"id": pushed.dataset, "title": slug(pushed.dataset), "licenses": [{"name": "other"}]}
-            write_json(Path(folder, "dataset-metadata.json"), metadata)
-            if before:
-                what, request = f"dataset {pushed.dataset}, new version", site.client.dataset_create_version
-                answer = site.ask(what, request, folder, f"bundle {pushed.bundle[:12]}", quiet=True, twice=False)
-            else:
-                what, request = f"new dataset {pushed.dataset}", site.client.dataset_create_new
-                answer = site.ask(what, request, folder, quiet=True, twice=False)
-        if answer.error:
-            raise InputError(f"{what}: {answer.error}")
-        print(f"uploaded {len(wanted)} files to {pushed.dataset}, waiting for Kaggle to process them", flush=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="arc-trm-dataset.") as folder:
+        for path in bundle.files:
+            Path(folder, path.name).symlink_to(path.resolve())
+        Path(folder, marker).write_text(f"{pushed.bundle}\n", encoding="utf-8")
+        # The licences of the parts are in a file of the bundle.
+        metadata = {"id": pushed.dataset, "title": slug(pushed.dataset), "licenses": [{"name": "other"}]}
+        write_json(Path(folder, "dataset-metadata.json"), metadata)
+        if before:
+            words, request = [folder, f"bundle {pushed.bundle[:12]}"], site.client.dataset_create_version
+        else:
+            words, request = [folder], site.client.dataset_create_new
+        answer = site.ask(f"uploading to {pushed.dataset}", request, *words, quiet=True)
+    if answer.error:
+        raise InputError(f"uploading to {pushed.dataset}: {answer.error}")
+    print(f"uploaded {len(wanted)} files to {pushed.dataset}, waiting for Kaggle to process them", flush=True)
 
     def processed() -> set[str] | None:
         status = dataset_status(site, pushed.dataset)
@@ -182,17 +178,16 @@ def upload(site: Site, pushed: Pushed, bundle: Bundle) -> None:
 
     missing = wanted - site.wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT)
     if missing:
-        raise InputError(
-            f"dataset {pushed.dataset}: lacks {', '.join(sorted(missing))}, the upload dropped it; push again"
-        )
+        names = ", ".join(sorted(missing))
+        raise InputError(f"dataset {pushed.dataset}: lacks {names}, the upload dropped it; push again")
 
 
 def dataset_status(site: Site, dataset: str) -> str | None:
     """What Kaggle says about the dataset ("ready" …), None when it does not exist or may not be looked at."""
     try:
         return str(site.ask(f"dataset {dataset}", site.client.dataset_status, dataset))
-    except InputError as error:
-        if status_of(error.__cause__) in (403, 404):
+    except Refused as error:
+        if error.status in (403, 404):
             return None
         raise
 
@@ -206,11 +201,12 @@ def listed(site: Site, dataset: str) -> set[str]:
 # Notebook -------------------------------------------------------------------------------------------------
 
 
-def kernel_metadata(pushed: Pushed) -> dict[str, Any]:
-    """kernel-metadata.json; the title is the slug, so that Kaggle derives the same slug from it."""
-    return {
+def push_kernel(site: Site, pushed: Pushed, bundle: Bundle) -> int:
+    """Push the bundle's notebook, which starts it; its version. InputError where Kaggle drops one of its sources."""
+    what = f"kernel {pushed.kernel}"
+    metadata = {
         "id": pushed.kernel,
-        "title": slug(pushed.kernel),
+        "title": slug(pushed.kernel),  # so that Kaggle derives the same slug from it
         "code_file": NOTEBOOK,
         "language": "python",
         "kernel_type": "notebook",
@@ -221,53 +217,33 @@ def kernel_metadata(pushed: Pushed) -> dict[str, Any]:
         "dataset_sources": [pushed.dataset],
         "competition_sources": [pushed.competition],
     }
-
-
-def push_kernel(site: Site, pushed: Pushed, bundle: Bundle) -> int:
-    """Push the bundle's notebook, which starts it; its version. InputError where Kaggle does not do what is asked."""
-    what = f"kernel {pushed.kernel}"
-    metadata = kernel_metadata(pushed)
     with tempfile.TemporaryDirectory(prefix="arc-trm-kernel.") as folder:
         shutil.copy(bundle.folder / NOTEBOOK, folder)
         write_json(Path(folder, "kernel-metadata.json"), metadata)
-        answer = site.ask(what, site.client.kernels_push, folder, twice=False)
+        answer = site.ask(what, site.client.kernels_push, folder)
     if answer.error:
         raise InputError(f"{what}: {answer.error}")
     kinds = ("dataset", "competition", "kernel", "model")
     dropped = [source for kind in kinds for source in getattr(answer, f"invalid_{kind}_sources", None) or []]
     if dropped:
-        raise InputError(
-            f"{what}: Kaggle dropped the source {', '.join(dropped)}, version {answer.version_number} is void"
-        )
-    with tempfile.TemporaryDirectory(prefix="arc-trm-kernel.") as folder:
-        site.ask(what, site.client.kernels_pull, pushed.kernel, folder, metadata=True)
-        found = read_json(Path(folder, "kernel-metadata.json"))
-    for field in ("dataset_sources", "competition_sources", "enable_internet", "machine_shape"):
-        if found.get(field) is None and field == "machine_shape":
-            print("note: Kaggle does not say which machine the kernel gets")
-        elif found.get(field) != metadata[field]:
-            raise InputError(f"{what}: {field} is {found.get(field)}, expected {metadata[field]}")
+        names = ", ".join(dropped)
+        raise InputError(f"{what}: Kaggle dropped the source {names}, version {answer.version_number} is void")
     return int(answer.version_number or 0)
-
-
-def kernel_state(site: Site, kernel: str) -> tuple[str, str]:
-    """(status, failure message) of the notebook's latest run."""
-    answer = site.ask(f"kernel {kernel}", site.client.kernels_status, kernel)
-    return str(answer.status.name), str(answer.failure_message or "")
 
 
 def fetch(site: Site, pushed: Pushed, out: Path) -> None:
     """Wait for the notebook's end, fetch log and output into `out`/output, check them; InputError when it failed."""
-    seen = [""]
+    said = ""
 
-    def ended() -> tuple[str, str] | None:
-        state = kernel_state(site, pushed.kernel)
-        if state[0] != seen[-1]:
-            seen.append(state[0])
-            print(f"kernel {pushed.kernel}: {state[0].lower()}", flush=True)
-        return state if state[0] in ENDS else None
+    def ended() -> Any:
+        nonlocal said
+        answer = site.ask(f"kernel {pushed.kernel}", site.client.kernels_status, pushed.kernel)
+        if answer.status.name != said:
+            said = answer.status.name
+            print(f"kernel {pushed.kernel}: {said.lower()}", flush=True)
+        return answer if said in ENDS else None
 
-    status, message = site.wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT)
+    message = site.wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT).failure_message
     folder = out / "output"
     what, request = f"output of {pushed.kernel}", site.client.kernels_output
     with tempfile.TemporaryDirectory(dir=out, prefix=".output.") as name:
@@ -275,29 +251,29 @@ def fetch(site: Site, pushed: Pushed, out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         Path(name, "output").rename(folder)
     log = folder / f"{slug(pushed.kernel)}.log"
-    if not ENDS[status]:
-        print("\n".join(log_lines(log)[-20:]))
-        raise InputError(f"kernel {pushed.kernel}: {status.lower()}{f' ({message})' if message else ''}, log in {log}")
+    if not ENDS[said]:
+        raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
     print(f"fetched {folder}: {check_output(folder, pushed)} tasks in submission.json")
 
 
 def check_output(folder: Path, pushed: Pushed) -> int:
     """The number of tasks in the valid submission that the pushed bundle made; else raises InputError."""
-    made_by = read_json(folder / "bundle.json").get("bundle")
+    made_by = str(read_json(folder / "bundle.json").get("bundle"))
     if made_by != pushed.bundle:
-        raise InputError(
-            f"{folder}: made by bundle {str(made_by)[:12]}, expected {pushed.bundle[:12]}; is it an older run's?"
-        )
+        found = f"made by bundle {made_by[:12]}, expected {pushed.bundle[:12]}"
+        raise InputError(f"{folder}: {found}; is it an older run's?")
     return len(read_submission(folder / "submission.json"))
 
 
-def log_lines(path: Path) -> list[str]:
-    """The lines of a notebook's log, which is a JSON list of pieces of its streams."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    try:
-        return "".join(str(piece["data"]) for piece in orjson.loads(text)).splitlines()
-    except (orjson.JSONDecodeError, TypeError, KeyError):
-        return text.splitlines()
+def doubts(folder: Path, pushed: Pushed) -> list[str]:
+    """What speaks against handing in, a phrase each: the scored rerun can only do what the fetched run has proved."""
+    summary = read_summary(folder / "submission.json") or {}
+    device, processes = str(summary.get("device", "no device")), summary.get("processes", 0)
+    gpus = processes if device.startswith("cuda") else 0
+    found = [] if gpus == MACHINES.get(pushed.machine, gpus) else [f"{gpus} GPUs worked of those of {pushed.machine}"]
+    without = summary.get("outputs_without_candidates", "unknown")
+    found += [f"outputs without votes: {without}"] if without else []
+    return found + [f"trouble: {trouble}" for trouble in summary.get("troubles", [])]
 
 
 def slug(name: str) -> str:
@@ -328,18 +304,6 @@ def push(site: Site, arguments: argparse.Namespace) -> None:
         fetch(site, pushed, arguments.out)
 
 
-def status(site: Site, arguments: argparse.Namespace) -> None:
-    """where the notebook, the dataset and the submissions stand"""
-    pushed = read_pushed(arguments.out)
-    state, message = kernel_state(site, pushed.kernel)
-    print(f"kernel {pushed.kernel} version {pushed.version}: {state.lower()} {message}".rstrip())
-    print(f"dataset {pushed.dataset}: {dataset_status(site, pushed.dataset)}")
-    found = site.ask(pushed.competition, site.client.competition_submissions, pushed.competition)
-    for item in [item for item in found or [] if item is not None][:5]:
-        score = f"score {item.public_score}" if item.public_score else item.error_description or "no score yet"
-        print(f"submission {item.ref} of {item.date}: {item.status.name.lower()}, {score}")
-
-
 def output(site: Site, arguments: argparse.Namespace) -> None:
     """wait for the pushed notebook, fetch output and log"""
     fetch(site, read_pushed(arguments.out), arguments.out)
@@ -348,11 +312,12 @@ def output(site: Site, arguments: argparse.Namespace) -> None:
 def submit(site: Site, arguments: argparse.Namespace) -> None:
     """hand in the pushed version, whose output was fetched and found good, for the scored rerun: one try a day"""
     pushed = read_pushed(arguments.out)
-    check_output(arguments.out / "output", pushed)
-    message = arguments.message or f"bundle {pushed.bundle[:12]}"
-    words = ("submission.json", message, pushed.competition, pushed.kernel, pushed.version)
-    request = site.client.competition_submit_code
-    answer = site.ask(f"submitting to {pushed.competition}", request, *words, quiet=True, twice=False)
+    folder = arguments.out / "output"
+    check_output(folder, pushed)
+    if not arguments.anyway and (found := doubts(folder, pushed)):
+        raise InputError(f"{folder}: {'; '.join(found)}; expected a run without such doubts (or --anyway)")
+    words = ("submission.json", f"bundle {pushed.bundle[:12]}", pushed.competition, pushed.kernel, pushed.version)
+    answer = site.ask(f"submitting to {pushed.competition}", site.client.competition_submit_code, *words, quiet=True)
     print(f"submitted version {pushed.version} of {pushed.kernel} to {pushed.competition}: {answer.message}")
 
 
@@ -367,21 +332,12 @@ def read_pushed(out: Path) -> Pushed:
         raise InputError(f"{path}: not what a push writes ({error})") from error
 
 
-COMMANDS = {command.__name__: command for command in (push, status, output, submit)}
+COMMANDS = {command.__name__: command for command in (push, output, submit)}
 
 
 def main(argv: Sequence[str] | None = None, connect: Callable[[], Site] = Site) -> int:
     """The command line; returns the exit status."""
-    arguments = parser().parse_args(argv)
-    COMMANDS[arguments.command](connect(), arguments)
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m submission.kaggle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_line("submission.kaggle", __doc__)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         add = commands.add_parser(name, help=command.__doc__, description=command.__doc__).add_argument
@@ -392,11 +348,13 @@ def parser() -> argparse.ArgumentParser:
             add("--dataset", metavar="SLUG", default="arc-trm-bundle", help="name of the dataset (arc-trm-bundle)")
             add("--kernel", metavar="SLUG", default="arc-trm-submission", help="of the notebook (arc-trm-submission)")
             add("--competition", metavar="SLUG", default=COMPETITION, help=f"the competition ({COMPETITION})")
-            add("--machine", metavar="NAME", default=MACHINE, help=f"Kaggle's name of the machine ({MACHINE}: four L4)")
+            add("--machine", choices=MACHINES, default=Pushed.machine, help="Kaggle's name of it (NvidiaL4: four)")
             add("--no-wait", action="store_true", help="do not wait for the notebook to end")
         if command is submit:
-            add("--message", metavar="TEXT", help="a description (the digest of the bundle)")
-    return made
+            add("--anyway", action="store_true", help="whatever the public run has not proved")
+    arguments = made.parse_args(argv)
+    COMMANDS[arguments.command](connect(), arguments)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Solve inside a Kaggle notebook: as many processes as there are GPUs that work, all the time there is, a checked file.
 
-    python -m submission.launch [--time-budget 11h30m] [--rehearsal-budget 20m] [any option of submission.solve]
+    python -m submission.launch [--time-budget 11h45m] [--rehearsal-budget 20m] [any option of submission.solve]
 
 In the competition's rerun the hidden tasks get the whole time budget. Otherwise the visible test file gets the
 rehearsal budget, and so does a rehearsal: public tasks that the checkpoint has not seen, solved and scored. Challenges
-and checkpoint are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Words in
-ARC_TRM_OPTIONS are added to the options.
+and checkpoint are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Solving has
+the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -22,14 +23,13 @@ from pathlib import Path
 
 import orjson
 
-from data_prep.files import MANIFEST, InputError, run_program, write_atomic
+from data_prep.files import MANIFEST, InputError, command_line, run_program, write_atomic
 from data_prep.progress import duration_text
 from submission import score
 from submission.inputs import find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
 from submission.settings import whole
-from submission.submission_file import summary_path
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
@@ -37,6 +37,11 @@ OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
 GRACE = 60.0
 PROBE_SECONDS = 300.0
 PROBE = "from submission.launch import print_working_gpus; print_working_gpus()"
+# What the driver says, without torch; one line of numbers.
+LISTING = ["bash", "-c", "nvidia-smi --query-gpu=index --format=csv,noheader | xargs"]
+# A start that ends within so many seconds has failed soon; after so many of these in a row there is no further one,
+# nor with fewer seconds left.
+SOON, MOST_FAILURES, LEAST = 600.0, 3, 60.0
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 # A checkpoint for hidden tasks may have seen all public ones: then the rehearsal proves that all works, and no more.
@@ -49,12 +54,11 @@ Runner = Callable[[Sequence[str], Mapping[str, str], float], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Solve, check, rehearse; the status of solving."""
     words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
-    arguments, options = parser().parse_known_args(words)
-    root: Path = arguments.root
-    note_bundle(root)
+    root: Path = parser().parse_known_args(words)[0].root
+    arguments, options = parser().parse_known_args([*note_bundle(root), *words])
     gpus = working_gpus()
     print(f"{'rerun' if is_rerun() else 'not the rerun'}, {len(gpus)} GPUs that work", flush=True)
-    launch = Launch(gpus, ["--input", str(root / "input"), *options])
+    launch = Launch(gpus, ["--input", str(root / "input"), "--profile", "competition", *options])
     out = root / "working" / "submission.json"
     status = launch.solve(out, arguments.time_budget if is_rerun() else arguments.rehearsal_budget)
     score.main([str(out), "--check", "--challenges", str(find_challenges(root / "input"))])
@@ -64,8 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def note_bundle(root: Path) -> None:
-    """Write the digest of the mounted bundle to ROOT/working/bundle.json: which one made this output."""
+def note_bundle(root: Path) -> list[str]:
+    """Write the digest of the mounted bundle to ROOT/working/bundle.json: which one made this output; its options."""
+    options: list[str] = []
     for manifest in sorted((root / "input").rglob(MANIFEST)):
         try:
             bundle = read_bundle(manifest.parent)
@@ -74,23 +79,36 @@ def note_bundle(root: Path) -> None:
             continue
         found = {"bundle": bundle.digest, **bundle.manifest}
         write_atomic(root / "working" / "bundle.json", orjson.dumps(found, option=orjson.OPT_INDENT_2))
-        print(f"bundle {bundle.digest[:12]} in {bundle.folder}", flush=True)
+        options = bundle.manifest.get("options", [])
+        print(f"bundle {bundle.digest[:12]} in {bundle.folder}, options: {shlex.join(options) or 'none'}", flush=True)
+    return options
 
 
 # Processes ------------------------------------------------------------------------------------------------
 
 
 def working_gpus() -> tuple[int, ...]:
-    """The GPUs on which a real operation works; tried in another process, so that their memory is free afterwards."""
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=PROBE_SECONDS
-        )
-        # The last line, because libraries may greet before it.
-        return tuple(map(int, probe.stdout.splitlines()[-1].split()))
-    except (subprocess.SubprocessError, ValueError, IndexError, OSError) as error:
-        print(f"note: GPUs could not be tried ({error}), using the CPU", flush=True)
-        return ()
+    """The GPUs on which a real operation works; tried in another process, so that their memory is free afterwards.
+
+    Where trying fails twice, the rerun takes those that the driver lists: a CPU would hardly solve anything.
+    """
+    for _ in range(2):
+        try:
+            return printed_numbers([sys.executable, "-c", PROBE])
+        except (subprocess.SubprocessError, ValueError, IndexError, OSError) as error:
+            print(f"note: GPUs could not be tried ({error})", flush=True)
+    listed: tuple[int, ...] = ()
+    if is_rerun():
+        with contextlib.suppress(subprocess.SubprocessError, ValueError, IndexError, OSError):
+            listed = printed_numbers(LISTING)
+    print(f"note: using {f'{len(listed)} GPUs that the driver lists' if listed else 'the CPU'}", flush=True)
+    return listed
+
+
+def printed_numbers(words: Sequence[str]) -> tuple[int, ...]:
+    """The numbers on the last line that a command prints, because libraries may greet before it."""
+    ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
+    return tuple(map(int, ran.stdout.splitlines()[-1].split()))
 
 
 def print_working_gpus() -> None:
@@ -146,54 +164,49 @@ def end(process: subprocess.Popen[str], number: int) -> None:
         os.killpg(process.pid, number)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Launch:
-    """Starts submission.solve, and once more on one GPU where several processes fail early."""
+    """Starts submission.solve, and again after every failure: from the state that it saved, on what still works."""
 
     gpus: Sequence[int]
     options: Sequence[str]
     run: Runner = run_printing
+    probe: Callable[[], Sequence[int]] = working_gpus
     now: Callable[[], float] = field(default=time.monotonic)
 
     def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
-        """Solve within `budget` seconds; the status.
+        """Solve within `budget` seconds; the status of the last start.
 
-        Several processes end together when one of their GPUs is lost. In the first half of the time they have few
-        votes, so one process starts anew with the time that is left; its file, if it succeeds, replaces the first.
+        Several processes end together when one of their GPUs is lost. A start that fails soon would only fail again:
+        the next one is of a single process, which compiles nothing. A file with fewer votes replaces none with more.
         """
-        began = self.now()
-        status = self._start(self.gpus, out, budget, options)
-        left = budget - (self.now() - began)
-        if status in (0, *STOPPED) or len(self.gpus) < 2 or left < budget / 2:
-            return status
-        print(f"note: {len(self.gpus)} processes failed with status {status}; trying one", flush=True)
-        second = out.parent / "again" / out.name
-        again = self._start(self.gpus[:1], second, left, options)
-        if again == 0:
-            write_atomic(out, second.read_bytes())
-            if summary_path(second).exists():
-                write_atomic(summary_path(out), summary_path(second).read_bytes())
-        return again
+        began, failures, added = self.now(), 0, list(options)
+        while True:
+            started = self.now()
+            status = self._start(out, budget - (started - began), added)
+            left, took = budget - (self.now() - began), self.now() - started
+            failures = failures + 1 if took < SOON else 0
+            if status in (0, *STOPPED) or left < LEAST or failures == MOST_FAILURES:
+                return status
+            self.gpus, added = self.probe(), [*options, "--resume"]
+            if failures:
+                self.gpus, added = self.gpus[:1], [*added, "--no-compile"]
+            print(f"note: solving failed with status {status}; going on from the saved state", flush=True)
 
-    def _start(self, gpus: Sequence[int], out: Path, budget: float, options: Sequence[str]) -> int:
-        words, environment = command(gpus)
+    def _start(self, out: Path, budget: float, options: Sequence[str]) -> int:
+        words, environment = command(self.gpus)
         chosen = ["--out", str(out), "--time-budget", f"{budget:.3f}s"]
-        print(f"solving for {duration_text(budget)}, processes: {max(1, len(gpus))}, {out}", flush=True)
+        print(f"solving for {duration_text(budget)}, processes: {max(1, len(self.gpus))}, {out}", flush=True)
         return self.run([*words, *self.options, *options, *chosen], environment, budget + GRACE)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line; what it does not know goes to submission.solve."""
-    made = argparse.ArgumentParser(
-        prog="python -m submission.launch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = command_line("submission.launch", __doc__, allow_abbrev=False)
     add = made.add_argument
     root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
     add("--root", metavar="DIR", type=Path, default=root, help="holds input/ and working/ (/kaggle)")
-    add("--time-budget", metavar="TIME", type=duration, default=duration("11h30m"), help="in the rerun (11h30m)")
+    add("--time-budget", metavar="TIME", type=duration, default=duration("11h45m"), help="in the rerun (11h45m)")
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
     add("--rehearsal-tasks", metavar="N", type=whole, default=120, help="public tasks to rehearse on (120); 0: none")
     return made

@@ -1,13 +1,13 @@
 """Pack all that a notebook without internet needs into one folder, to be uploaded as a Kaggle dataset.
 
-    python -m submission.package --checkpoint runs/arc1 --out bundle
+    python -m submission.package --checkpoint runs/arc1 --out bundle [--options "--votes 64"]
 
 The folder, a bundle, is flat: this project as a wheel, the exported checkpoint, the notebook, licences, and
 manifest.json with the SHA-256 of every file. Packing needs a checkout of the project; reading a bundle does not.
 """
 
-import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +22,7 @@ from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE
 from data_prep.files import (
     MANIFEST,
     InputError,
+    command_line,
     file_digest,
     read_json,
     run_program,
@@ -35,11 +36,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # What the wheel is built from.
 PACKAGES = ("arc_trm", "data_prep", "submission")
 DESCRIPTION = ("pyproject.toml", "README.md", "LICENSE")
-BUILD = "from setuptools import build_meta; build_meta.build_wheel('dist')"
 # The time of every file in the wheel, in seconds since 1970: 1980, the first that a zip file can hold.
 EPOCH = "315532800"
-# Licences of the corpora that a checkpoint may have been trained on, by the first part of their names.
-CORPUS_LICENCES = {"arc1": "Apache-2.0", "arc2": "Apache-2.0", "kaggle2025": "Apache-2.0", "conceptarc": "MIT"}
+LICENCES = """The program: MIT, below. The tasks that the checkpoint was trained on are not part of this folder;
+ARC-AGI-1, ARC-AGI-2 and the 2025 competition's are under Apache-2.0, ConceptARC under MIT, others under their own:
+"""
 
 
 @dataclass(frozen=True)
@@ -71,82 +72,69 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle(folder, manifest)
 
 
-def write_bundle(checkpoint: Path, notebook: Path, folder: Path) -> Bundle:
-    """Write the bundle atomically; raises InputError where a part is missing or the checkpoint is not one for ARC."""
-    # Here, because it takes torch, which reading a bundle does not need.
-    from arc_trm.checkpoint import read_export
+def write_bundle(checkpoint: Path, folder: Path, options: Sequence[str] = ()) -> Bundle:
+    """Write the bundle atomically; raises InputError where a part is missing or the checkpoint is not one for ARC.
 
-    export = read_export(checkpoint)
+    `options` are words for submission.solve, which `submission.launch` adds to its own.
+    """
+    # Here, because it takes torch, which reading a bundle does not need.
+    from arc_trm.checkpoint import read_export, standing_export
+
+    export, source = read_export(checkpoint), standing_export(checkpoint)
+    assert source is not None
     if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
         found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
         raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
-    cells = read_json(notebook)
-    if not isinstance(cells, dict) or "cells" not in cells:
-        raise InputError(f"{notebook}: not a notebook, expected a file with cells")
-    source = checkpoint if (checkpoint / "export.json").is_file() else checkpoint / "export"
-    wheel, content = build_wheel(ROOT)
-    files = {
-        "export.json": (source / "export.json").read_bytes(),
-        "export.safetensors": (source / "export.safetensors").read_bytes(),
-        wheel: content,
-        NOTEBOOK: notebook.read_bytes(),
-        "LICENCES.txt": f"{licences(export.facts.get('corpora') or [])}\n{(ROOT / 'LICENSE').read_text()}".encode(),
-    }
+    corpora = [f"  {corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
+    with tempfile.TemporaryDirectory(prefix="arc-trm-bundle.") as name:
+        wheel = build_wheel(ROOT, Path(name))
+        parts = [wheel, ROOT / "notebooks" / NOTEBOOK, source / "export.json", source / "export.safetensors"]
+        files = {path.name: path.read_bytes() for path in parts}
+    files["LICENCES.txt"] = "\n".join([LICENCES, *corpora, "", (ROOT / "LICENSE").read_text()]).encode()
     manifest = {
         "format": FORMAT,
         "version": VERSION,
         "package": __version__,
-        "wheel": wheel,
+        "wheel": wheel.name,
+        "options": list(options),
         "checkpoint": {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks)},
     }
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
 
 
-def build_wheel(root: Path) -> tuple[str, bytes]:
-    """(file name, content) of the project at `root` as a wheel; the same sources give the same bytes.
+def build_wheel(root: Path, scratch: Path) -> Path:
+    """The project at `root` as a wheel, a file in the folder `scratch`; the same sources give the same bytes.
 
-    Works without a network. Raises InputError where `root` is no checkout, or setuptools fails.
+    Works without a network. Raises InputError where `root` is no checkout, or pip fails.
     """
     if not (root / "pyproject.toml").is_file():
         raise InputError(f"{root}: no pyproject.toml, expected a checkout of the project")
-    # On a copy, because setuptools leaves folders beside what it builds.
-    with tempfile.TemporaryDirectory(prefix="arc-trm-wheel.") as name:
-        copy = Path(name)
-        for package in PACKAGES:
-            shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-        for file in DESCRIPTION:
-            shutil.copy(root / file, copy)
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
-        run = subprocess.run([sys.executable, "-c", BUILD], cwd=copy, env=environment, capture_output=True, text=True)
-        if run.returncode:
-            raise InputError(f"{root}: no wheel ({(run.stderr.splitlines() or ['setuptools failed'])[-1]})")
-        [wheel] = (copy / "dist").glob("*.whl")
-        return wheel.name, wheel.read_bytes()
-
-
-def licences(corpora: Sequence[object]) -> str:
-    """What the licences of the parts are; `corpora` as an export names those that it was trained on."""
-    lines = ["The program: MIT, below. The checkpoint was trained on these corpora, which are not part of this folder:"]
-    for corpus in corpora:
-        if not isinstance(corpus, dict) or not {"name", "version"} <= corpus.keys():
-            raise InputError(f"the checkpoint names the corpus {corpus!r:.60}, expected its name and version")
-        name = str(corpus["name"])
-        lines.append(f"  {name} {corpus['version']}: {CORPUS_LICENCES.get(name.split('-')[0], 'see its source')}")
-    return "\n".join([*(lines if corpora else [*lines, "  (it does not name any)"]), ""])
+    # Of a copy, because setuptools leaves folders beside what it builds, and packs what it finds in them.
+    copy = scratch / "source"
+    for package in PACKAGES:
+        shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    for file in DESCRIPTION:
+        shutil.copy(root / file, copy)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
+    words = [*pip, "--no-index", "--no-deps", "--wheel-dir", str(scratch), str(copy)]
+    run = subprocess.run(
+        words, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH}, capture_output=True, text=True, check=False
+    )
+    if run.returncode:
+        raise InputError(f"{root}: no wheel ({(run.stderr.splitlines() or ['pip failed'])[-1].strip()})")
+    [wheel] = scratch.glob("*.whl")
+    return wheel
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m submission.package", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    notebook = ROOT / "notebooks" / NOTEBOOK
+    parser = command_line("submission.package", __doc__)
     parser.add_argument("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder or an export")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
-    parser.add_argument("--notebook", metavar="FILE", type=Path, default=notebook, help="notebooks/" + NOTEBOOK)
+    parser.add_argument("--options", metavar="WORDS", type=shlex.split, default=[], help="for submission.solve there")
     arguments = parser.parse_args(argv)
-    bundle = write_bundle(arguments.checkpoint, arguments.notebook, arguments.out)
+    bundle = write_bundle(arguments.checkpoint, arguments.out, arguments.options)
     size = sum(path.stat().st_size for path in bundle.files) / 1e6
     print(f"wrote {bundle.folder}: {len(bundle.files)} files, {size:.1f} MB, digest {bundle.digest[:12]}")
     return 0

@@ -4,11 +4,11 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 # A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
@@ -41,6 +41,15 @@ class TimePlan:
     def reserve(self) -> float:
         """Seconds kept for the last write, for a last batch that takes longer than those before, and for leaving."""
         return min(0.1 * self.budget, 5 + 0.01 * self.budget, 120.0)
+
+    def part(self, parts: int) -> "TimePlan":
+        """The clock of the first of so many equal parts of the time that is left; the last part has all of it."""
+        left = self.left(self.deadline) / parts
+        return self if parts == 1 else TimePlan(left, self.now(), self.now, self.phases)
+
+    def go_on(self, spent: float) -> None:
+        """Count `spent` seconds of an earlier process as part of this run; the deadline stays."""
+        self.started, self.budget = self.started - spent, self.budget + spent
 
     @property
     def deadline(self) -> float:
@@ -115,7 +124,7 @@ class Kind(IntEnum):
     COMPILE = 2
     ADAPT = 3  # some optimiser steps
     VOTE = 4  # a pass of votes
-    WEIGH = 5  # ask for the likelihood of the leading candidates
+    SAVE = 5  # keep the state on disk
 
 
 class Unit(NamedTuple):
@@ -140,8 +149,8 @@ COMPILE_LEAST = 30.0
 HALF_WAY_SHARE = 0.02
 # Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
 WORTHWHILE_SHARE = 0.05
-# Weighing candidates, which is the last thing to do, is left at most this share of the time.
-WEIGHING_SHARE = 0.2
+# Embeddings move alone in the first steps, at most so many of them.
+EMBEDDING_STEPS = 1000
 # Estimates are multiplied by this.
 SLACK = 1.1
 # Puzzles of a task in the largest pass: the file is written anew at least this often.
@@ -149,6 +158,10 @@ LARGEST_PASS = 32
 # Steps between two looks at clock and loss, once the first few are done.
 LOOK_EVERY = 10
 MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
+# What a saved schedule consists of, beside its times and speeds.
+KEPT = (
+    "repeats", "step", "voted", "early_votes", "complete", "adapts", "first_pass", "batch_seconds", "_round_step",
+)  # fmt: skip
 
 
 @dataclass
@@ -168,10 +181,10 @@ class Schedule:
     puzzles: int  # of a task, that are to vote
     work: Callable[[int, int], float]  # tokens to be answered when the puzzles start..stop of every task vote
     step_work: float  # what an optimiser step is like, in tokens to be answered; a guess until a step is measured
-    weighing: float = 0.0  # tokens to be answered for the likelihood of candidates; 0: not wanted
     steps: int = 0  # optimiser steps at most; 0: as many as the time allows
     embedding_share: float = 0.0  # of the adaptation, in which the trunk does not move
     compiles: bool = False
+    save_every: float = math.inf  # seconds between two states on disk; one more before votes begin
     answers: Speed = field(default_factory=Speed)  # of a token
     stepping: Speed = field(default_factory=Speed)  # of an optimiser step
     repeats: float = 1.0  # tokens answered for each that `work` counts, because of answers that are repeated
@@ -183,16 +196,21 @@ class Schedule:
     first_pass: bool = True  # none but early votes are cast
     over: bool = False  # the last pass ended early
     batch_seconds: float = 0.0  # of the last batch that was answered
-    weighed: bool = False
+    _saved: float = field(init=False)  # when the state was saved last
+    _unsaved: bool = False  # something was done since
     _round_began: float | None = None
     _adapting: float | None = None  # since when
     _round_step: int = 0
+
+    def __post_init__(self) -> None:
+        """Save for the first time after `save_every`."""
+        self._saved = self.clock.now()
 
     # --- what next -----------------------------------------------------------------------------------------------
 
     def next(self) -> Unit:
         """The next unit of work; `END` when all is done, or nothing more fits."""
-        left = self.clock.left(self.clock.prediction_end)
+        left = self.left
         if left <= 0:
             return Unit(Kind.END)
         if self.early_votes == 0:
@@ -201,23 +219,29 @@ class Schedule:
             return Unit(Kind.COMPILE, COMPILE_SHARE * left)
         if self._round_began is None:
             self._begin_round()
-        if self.voted == 0 and self._goes_on() and self._left_to_adapt() >= self._step_seconds():
+        adapts = self.voted == 0 and self._goes_on() and self._left_to_adapt() >= self.step_seconds()
+        if self._saves(before_votes=self.voted == 0 and not adapts):
+            return Unit(Kind.SAVE)
+        if adapts:
             return self._half_way() or self._steps()
         if not self.over and (size := self._pass_size()):
-            return Unit(Kind.VOTE, self._left_to_vote(), self.voted, self.voted + size)
-        if self.weighing and not self.weighed and self.batch_seconds < left:
-            return Unit(Kind.WEIGH, left)
+            return Unit(Kind.VOTE, self.left, self.voted, self.voted + size)
         if self._another_round():
             self._begin_round()
             return self.next()
         return Unit(Kind.END)
 
+    def _saves(self, before_votes: bool) -> bool:
+        """Whether the state is to be saved now."""
+        due = before_votes or self.clock.now() - self._saved >= self.save_every
+        return due and self._unsaved and self.save_every < math.inf
+
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
         known = self.answers.seconds is not None
-        cheap = known and self._seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
+        cheap = known and self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
         if self.first_pass and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
-            return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self._left_to_vote(), 0, 1)
+            return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self.left, 0, 1)
         return None
 
     def _steps(self) -> Unit:
@@ -226,44 +250,43 @@ class Schedule:
             self._adapting = self.clock.now()
         count = 1 if self.step < 8 else LOOK_EVERY - self.step % LOOK_EVERY
         planned = self._planned_steps()
-        trunk = self._share() >= self.embedding_share
+        trunk = self._share() >= self.embedding_share or self.step >= EMBEDDING_STEPS
         return Unit(Kind.ADAPT, self._left_to_adapt(), 0, 0, min(count, planned - self.step), planned, trunk)
 
     def _begin_round(self) -> None:
         self._round_began, self._round_step = self.clock.now(), self.step
-        self.voted, self.weighed = 0, False
+        self.voted = 0
 
     def _another_round(self) -> bool:
         """Whether votes took so little time that adapting further and voting again is worth it."""
         adapted = self.step > self._round_step and self._goes_on()
-        left = self._left_to_vote()
-        enough = left > WORTHWHILE_SHARE * self.clock.budget and left > self._reserved(left) + self._step_seconds()
+        left = self.left
+        enough = left > WORTHWHILE_SHARE * self.clock.budget and left > self._reserved(left) + self.step_seconds()
         return adapted and enough and not self.over and self.voted == self.puzzles
 
     # --- time ----------------------------------------------------------------------------------------------------
 
+    @property
+    def left(self) -> float:
+        """Seconds until the last answer must be there."""
+        return self.clock.left(self.clock.prediction_end)
+
     def _goes_on(self) -> bool:
         return self.adapts and (not self.steps or self.step < self.steps)
 
-    def _step_seconds(self) -> float:
+    def step_seconds(self) -> float:
         """Of an optimiser step: measured, or judged by the answers; half as long where these were cold."""
         if self.stepping.seconds is not None:
             return self.stepping.seconds
         return self.step_work * (self.answers.seconds or 0.0) * (0.5 if self.answers.cold else 1.0)
 
-    def _seconds(self, start: int, stop: int) -> float:
+    def pass_seconds(self, start: int, stop: int) -> float:
         """What a pass should take; 0 where nothing is known."""
         return self.work(start, stop) * self.repeats * (self.answers.seconds or 0.0)
 
-    def _left_to_vote(self) -> float:
-        """Seconds until votes have to end, because weighing candidates comes last."""
-        left = self.clock.left(self.clock.prediction_end)
-        weighing = 0.0 if self.weighed else SLACK * self.weighing * (self.answers.seconds or 0.0)
-        return left - min(weighing, WEIGHING_SHARE * max(0.0, left))
-
     def _left_to_adapt(self) -> float:
         """Seconds until votes have to begin."""
-        left = self._left_to_vote()
+        left = self.left
         assert self._round_began is not None
         return left - self._reserved(left + self.clock.now() - self._round_began)
 
@@ -271,10 +294,10 @@ class Schedule:
         """Seconds kept for the votes of a round: for as many as fit into half of it, and for a first vote even on a
         machine three times slower. A first vote may take nearly the whole round, if it must.
         """
-        half, first = round_seconds / 2, SLACK * self._seconds(0, 1)
+        half, first = round_seconds / 2, SLACK * self.pass_seconds(0, 1)
         wanted = 0.0
         for start, stop in passes(0, self.puzzles):
-            seconds = SLACK * self._seconds(start, stop)
+            seconds = SLACK * self.pass_seconds(start, stop)
             if wanted + seconds > half:
                 break
             wanted += seconds
@@ -284,10 +307,10 @@ class Schedule:
     def _pass_size(self) -> int:
         """How many puzzles of every task vote next: twice as many as voted, if they fit; 0 when none do."""
         size = min(max(self.voted, 1), LARGEST_PASS, self.puzzles - self.voted)
-        while size and SLACK * self._seconds(self.voted, self.voted + size) > self._left_to_vote():
+        while size and SLACK * self.pass_seconds(self.voted, self.voted + size) > self.left:
             size //= 2
         # Where one vote of every output is too much, some outputs get theirs rather than none.
-        starts = self.first_pass and self.puzzles > 0 and SLACK * self.batch_seconds <= self._left_to_vote()
+        starts = self.first_pass and self.puzzles > 0 and SLACK * self.batch_seconds <= self.left
         return 1 if size == 0 and starts else size
 
     def _share(self) -> float:
@@ -300,14 +323,14 @@ class Schedule:
 
     def _fits(self, left: float) -> bool:
         """Whether all steps that were asked for fit into `left` seconds."""
-        return (self.steps - self.step) * self._step_seconds() <= left
+        return (self.steps - self.step) * self.step_seconds() <= left
 
     def _planned_steps(self) -> int:
         """Of the whole adaptation; a schedule of rates is stretched to them."""
         left = max(0.0, self._left_to_adapt())
         if self.steps and self._fits(left):
             return self.steps
-        planned = self.step + int(left / max(self._step_seconds(), 1e-6))
+        planned = self.step + int(left / max(self.step_seconds(), 1e-6))
         # The clock ends the adaptation, not an estimate that is some steps old.
         return min(max(planned, self.step + LOOK_EVERY + 1), self.steps or MOST_STEPS)
 
@@ -315,7 +338,7 @@ class Schedule:
 
     def early_voted(self, complete: bool) -> None:
         """A vote that later ones replace is cast; for every output, or only for some."""
-        self.early_votes += 1
+        self.early_votes, self._unsaved = self.early_votes + 1, True
         self.complete = self.complete or complete
 
     def compiled(self) -> None:
@@ -328,12 +351,41 @@ class Schedule:
         """So many optimiser steps took so long."""
         self.step += count
         if count:
+            self._unsaved = True
             self.stepping.add("step", count, seconds)
             self.stepping.settle()
 
     def passed(self, stop: int, complete: bool) -> None:
         """The puzzles up to `stop` have voted, or the pass had to end early."""
-        self.voted, self.first_pass, self.over = stop, False, not complete
+        self.voted, self.first_pass, self.over, self._unsaved = stop, False, not complete, True
+
+    def saved(self) -> None:
+        """The state is on disk, or could not be written."""
+        self._saved, self._unsaved = self.clock.now(), False
+
+    # --- on disk -------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on, as JSON values; times count from the beginning of the run."""
+        times = {name: getattr(self, name) for name in ("_round_began", "_adapting")}
+        return {
+            **{name: getattr(self, name) for name in KEPT},
+            **{name: None if time is None else time - self.clock.started for name, time in times.items()},
+            **{name: [speed.seconds, speed.cold] for name, speed in self._speeds().items()},
+        }
+
+    def restore(self, state: Mapping[str, Any], slower: float) -> None:
+        """Go on from `state`, on a machine that is so many times slower than the one that it was written on."""
+        for name in KEPT:
+            setattr(self, name, state[name])
+        for name in ("_round_began", "_adapting"):
+            setattr(self, name, None if state[name] is None else state[name] + self.clock.started)
+        for name, speed in self._speeds().items():
+            seconds, speed.cold = state[name]
+            speed.seconds = None if seconds is None else seconds * slower
+
+    def _speeds(self) -> dict[str, Speed]:
+        return {"answers": self.answers, "stepping": self.stepping}
 
 
 def passes(start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,7 @@ import base64
 import hashlib
 import html
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,13 +21,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from arc_trm.vote import AskedOutput, Candidate, Tally
-from data_prep.files import InputError, read_json, refuse_input, run_program, write_atomic
-from data_prep.grid import DIHEDRALS, Grid
+from arc_trm.vote import AskedOutput, Tally
+from data_prep.files import InputError, command_line, read_json, refuse_input, run_program, write_atomic
+from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
-from submission.attempts import Submission, check_complete, read_submission
+from submission.attempts import Submission, read_answers
 from submission.score import known_scores
 from submission.submission_file import read_summary, remarks, summary_path
 
@@ -127,24 +126,11 @@ def _votes_data(material: Material, output: AskedOutput, attempts: Sequence[str 
         "distinct": len(candidates),
         "rank": grids.index(truth) + 1 if truth in grids else None,
         "fallbacks": [i for i, grid in enumerate(attempts) if grid not in grids],
-        "views": _orientations(candidates),
         "candidates": [
-            {
-                "grid": grid,
-                "votes": candidate.votes,
-                "halting": round(candidate.mean_halt, 4),
-                "views": _orientations([candidate]),
-            }
+            {"grid": grid, "votes": candidate.votes, "halting": round(candidate.mean_halt, 4)}
             for grid, candidate in zip(grids[:LEADING], candidates, strict=False)
         ],
     }
-
-
-def _orientations(candidates: Iterable[Candidate]) -> list[int]:
-    """By dihedral element: how many of the augmentations that voted for any of the candidates have it."""
-    voted = {augmentation for candidate in candidates for augmentation in candidate.augmentations}
-    counts = Counter(augmentation.dihedral for augmentation in voted)
-    return [counts[element] for element in range(len(DIHEDRALS))]
 
 
 def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -190,15 +176,13 @@ def _source_hash(text: str) -> str:
 def read_material(arguments: argparse.Namespace) -> Material:
     """Everything that the command line names and what stands beside the submission, checked against each other."""
     tasks = read_tasks(arguments.challenges, arguments.solutions)
-    submission = read_submission(arguments.submission)
-    expected = {task.task_id: len(task.tests) for task in tasks}
-    check_complete(arguments.submission, submission, expected, arguments.challenges)
+    submission = read_answers(arguments.submission, tasks, arguments.challenges)
     return Material(
         tasks,
         submission,
         None if arguments.candidates is None else _read_tally(arguments.candidates, tasks),
         read_summary(arguments.submission),
-        [_read_film(path, expected) for path in arguments.film],
+        [_read_film(path, submission) for path in arguments.film],
     )
 
 
@@ -211,20 +195,18 @@ def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     return tally
 
 
-def _read_film(path: Path, expected: Mapping[str, int]) -> Json:
+def _read_film(path: Path, submission: Submission) -> Json:
     film = read_json(path)
     if not isinstance(film, dict) or film.get("format") != FILM_FORMAT:
         raise InputError(f"{path}: not a film, expected format {FILM_FORMAT!r}")
-    if film.get("task_id") not in expected:
+    if film.get("task_id") not in submission:
         raise InputError(f"{path}: film of task {film.get('task_id')}, expected a task of the submission")
     return film
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m submission.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("submission.report", __doc__)
     add = parser.add_argument
     add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to show")
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks it answers: a file or a folder")

@@ -20,7 +20,7 @@ from arc_trm.vote import Scores, score_ranked
 from data_prep.files import InputError, run_program
 from data_prep.grid import Grid
 from data_prep.tasks import Task, read_solutions, read_tasks
-from submission.attempts import Submission, check_complete, read_submission
+from submission.attempts import Submission, check_complete, read_answers, read_submission
 from submission.submission_file import read_summary, remarks, summary_path
 
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     submission = read_submission(arguments.submission)
     solutions = read_solutions(arguments.solutions)
     if arguments.challenges is not None:
-        _check_against_challenges(submission, arguments)
+        read_answers(arguments.submission, read_tasks(arguments.challenges), arguments.challenges)
     expected = {task_id: len(outputs) for task_id, outputs in solutions.items()}
     check_complete(arguments.submission, submission, expected, arguments.solutions)
     scores = score(submission, solutions)
@@ -66,16 +66,10 @@ def _check(arguments: argparse.Namespace) -> int:
     for name in ("solutions", "json", "per_task"):
         if getattr(arguments, name):
             raise InputError(f"--check only validates and prints one line, expected no --{name.replace('_', '-')}")
-    submission = read_submission(arguments.submission)
-    _check_against_challenges(submission, arguments)
+    submission = read_answers(arguments.submission, read_tasks(arguments.challenges), arguments.challenges)
     outputs = sum(map(len, submission.values()))
     print(f"{arguments.submission}: valid, {len(submission)} tasks, {outputs} outputs")
     return 0
-
-
-def _check_against_challenges(submission: Submission, arguments: argparse.Namespace) -> None:
-    expected = {task.task_id: len(task.tests) for task in read_tasks(arguments.challenges)}
-    check_complete(arguments.submission, submission, expected, arguments.challenges)
 
 
 def _remarks(arguments: argparse.Namespace, scores: Scores) -> list[str]:

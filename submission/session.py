@@ -1,4 +1,4 @@
-"""One run of solving: adapt an exported model, let its answers vote in passes, keep the file up to date."""
+"""One run of solving: adapt an exported model, let its answers vote in passes, keep file and state up to date."""
 
 import math
 import sys
@@ -28,17 +28,19 @@ from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import Adaptation, make_trainer, step_work
-from submission.hardware import chosen_precision, table, usable_arithmetic
-from submission.likelihood import Likelihood
+from submission.adapt import BATCH_SIZES, Adaptation, make_trainer, measure_step, step_work
+from submission.forecast import Forecast, against_fact, forecast, plan_lines
+from submission.hardware import chosen_precision, describe_tasks, table, usable_arithmetic
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
-from submission.settings import Settings
+from submission.resume import Saved, forget_state, identity, read_state, write_state
+from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
 from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
-# Puzzles of a task that weigh its candidates with --likelihood.
-WEIGHING_PUZZLES = 8
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
+LIMITED = ("cuda",)  # devices that say when their memory runs out
+SAVE_EVERY = 20 * 60.0  # seconds
+MOST_DIVERGENCES = 3  # losses that are no numbers, after which the adaptation goes on at half the rate
 
 
 @dataclass
@@ -51,6 +53,12 @@ class Session:
     file: SubmissionFile
     accelerator: Accelerator
     stop: Callable[[], bool] = lambda: False  # this process was asked to end
+    identity: dict[str, Any] = field(default_factory=dict)  # what a saved state must agree on with its run
+    number: int = 0  # which of several checkpoints this is; votes of those before stay
+    saved: Saved | None = None  # where an earlier process was
+    divergences: int = 0
+    planned: Forecast | None = None
+    augmentations: int = field(init=False)
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
     adaptation: Adaptation = field(init=False)
@@ -70,13 +78,14 @@ class Session:
                 Kind.COMPILE: ("compiling", self.compile),
                 Kind.ADAPT: ("adaptation", self.adapt),
                 Kind.VOTE: ("prediction", self.vote_last),
-                Kind.WEIGH: ("prediction", self.weigh),
+                Kind.SAVE: ("saving", self.save),
             }
             with self.adaptation.bar:
                 while (unit := self.decide()).kind != Kind.END:
                     name, do = work[unit.kind]
                     with self.plan.phase(name):
                         do(unit)
+                    self.say_plan()
 
     def decide(self) -> Unit:
         """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
@@ -95,8 +104,37 @@ class Session:
     # --- set-up --------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
+        """Make everything that the run needs, for as many puzzles as its pace allows, or as an earlier process had."""
+        if self.saved is not None:
+            self.build(self.saved.facts["augmentations"])
+            self.restore(self.saved)
+        elif self.settings.augmentations is not None:
+            self.build(self.settings.augmentations)
+        else:
+            self.build(MOST_AUGMENTATIONS)
+            if self.schedule.adapts:
+                [pace] = agreed_values([measure_step(self.trainer, self.plan.now)], self.accelerator)
+                self.fit_puzzles(pace)
+
+    def fit_puzzles(self, pace: float) -> None:
+        """Note what a step takes, in seconds; fewer puzzles where that leaves an embedding row too few steps."""
+        self.guess_pace(pace)
+        if self.export.model.embedding_rows == "task" or pace <= 0:
+            return
+        visits = forecast(self.schedule).steps * self.trainer.batch_size / len(self.store.groups)
+        fewer = max(LEAST_AUGMENTATIONS, int(visits / LEAST_VISITS) - 1)
+        if fewer < self.augmentations:
+            self.build(fewer)
+            self.guess_pace(pace)
+
+    def guess_pace(self, pace: float) -> None:
+        """Judge steps, and answers by them, until they are measured."""
+        if pace > 0:
+            self.schedule.stepping.seconds, self.schedule.answers.seconds = pace, pace / self.schedule.step_work
+
+    def build(self, augmentations: int) -> None:
         """Make puzzles of the tasks, the trainer that stands at the export, the rows to be answered, the schedule."""
-        settings, accelerator = self.settings, self.accelerator
+        settings, accelerator, self.augmentations = self.settings, self.accelerator, augmentations
         self.store = self.make_store()
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         quiet = not accelerator.is_main_process
@@ -115,29 +153,78 @@ class Session:
             int(self.order.max(initial=-1)) + 1,
             cache(lambda start, stop: self.voter.tokens(self.rows_of(start, stop))),
             step_work(self.trainer),
-            weighing=self.voter.tokens(self.rows_of(0, WEIGHING_PUZZLES)) if settings.likelihood else 0.0,
             steps=settings.steps or 0,
-            adapts=settings.steps != 0,
+            adapts=settings.steps != 0 and self.fits(),
             embedding_share=settings.embedding_share,
             compiles=self.trainer.running is not self.trainer.model,
+            save_every=SAVE_EVERY,
         )
+        if self.number:  # every output has votes that must stay
+            self.schedule.early_votes, self.schedule.complete = 2, True
+
+    def fits(self) -> bool:
+        """Whether a step fits into memory, in pieces if need be; otherwise there are votes without adaptation."""
+        if self.accelerator.device.type in LIMITED:
+            try:
+                self.trainer.fit_memory()
+            except torch.OutOfMemoryError as error:
+                with self.file.tolerated("no adaptation"):
+                    raise InputError(str(error)) from error
+                return False
+        return True
 
     def make_store(self) -> ArcStore:
         """The puzzles of all tasks; without those tasks that cannot be augmented, if there are such."""
         entries = [TaskEntry.demonstrations_only(task) for task in self.file.tasks]
         with self.file.tolerated("augmentation, trying each task alone"):
-            return build_store(entries, self.settings.augmentations, self.settings.seed)
-        return build_store(list(filter(self._is_usable, entries)), self.settings.augmentations, self.settings.seed)
+            return build_store(entries, self.augmentations, self.settings.seed)
+        return build_store(list(filter(self._is_usable, entries)), self.augmentations, self.settings.seed)
 
     def _is_usable(self, entry: TaskEntry) -> bool:
         with self.file.tolerated(f"task {entry.task.task_id} is left out"):
-            build_store([entry], self.settings.augmentations, self.settings.seed)
+            build_store([entry], self.augmentations, self.settings.seed)
             return True
         return False
 
     def rows_of(self, start: int, stop: int) -> Rows:
         """The rows that ask the puzzles start..stop of every task."""
         return self.rows[np.flatnonzero((self.order >= start) & (self.order < stop))]
+
+    # --- state and plan ------------------------------------------------------------------------------------------
+
+    def save(self, unit: Unit) -> None:
+        """Keep all that another process needs to go on from here."""
+        tensors, facts = self.trainer.state_dict()
+        facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
+        facts |= {"schedule": self.schedule.state(), "divergences": self.divergences}
+        facts |= {"processes": self.accelerator.num_processes, "phases": self.plan.phases}
+        write_state(self.file, tensors, facts | {"spent": self.plan.now() - self.plan.started})
+        self.schedule.saved()
+
+    def restore(self, saved: Saved) -> None:
+        """Go on from a state: its clock, its weights, its pace, its votes."""
+        facts = saved.facts
+        self.plan.go_on(facts["spent"])
+        for name, seconds in facts["phases"].items():
+            self.plan.phases[name] = self.plan.phases.get(name, 0.0) + seconds
+        self.trainer.load_state_dict(saved.tensors, facts)
+        self.divergences = facts["divergences"]
+        self.adaptation.halve_rates(self.divergences)
+        self.schedule.restore(facts["schedule"], facts["processes"] / self.accelerator.num_processes)
+        saved.restore_votes(self.file)
+        self.file.write()
+        if self.accelerator.is_main_process:
+            print(f"going on at step {self.trainer.step} with {self.file.votes} votes", flush=True)
+
+    def say_plan(self) -> None:
+        """Print, once its pace is known, what the run is going to do."""
+        schedule = self.schedule
+        paced = schedule.stepping.seconds is not None or not schedule.adapts
+        if self.planned is None and paced and schedule.answers.seconds is not None:
+            self.planned = forecast(schedule)
+            if self.accelerator.is_main_process:
+                processes = self.accelerator.num_processes
+                print("\n".join(plan_lines(self.planned, schedule, self.trainer, processes)), flush=True)
 
     # --- adaptation ----------------------------------------------------------------------------------------------
 
@@ -156,18 +243,23 @@ class Session:
         self.schedule.compiled()
 
     def adapt(self, unit: Unit) -> None:
-        """Some optimiser steps; a loss that is no number ends the adaptation at the last good weights."""
+        """Some optimiser steps; after a loss that is no number the last good weights go on at half the rate."""
         with self.going_on("adaptation"):
             try:
-                loss = "" if self.adaptation.loss is None else f"loss {self.adaptation.loss:.3f}, "
-                speed = self.schedule.stepping.seconds
+                metrics, speed = self.adaptation.metrics, self.schedule.stepping.seconds
+                loss = f"loss {metrics['loss']:.3f}, " if metrics else ""
                 examples = f"{self.trainer.batch_size / speed:.3g} examples/s, " if speed else ""
                 figures = f"{loss}{examples}{self.file.votes} votes, {self.time_left()}"
                 self.schedule.stepped(*self.adaptation.go_on(unit, self.plan.now, self.stop, figures))
+                self.file.record({"step": self.trainer.step, **self.adaptation.metrics})
                 return
             except NonFiniteLoss as error:
-                with self.file.tolerated("adaptation, going on with earlier weights"):
+                self.divergences += 1
+                with self.file.tolerated("adaptation, going on with earlier weights and half the rate"):
                     raise InputError(str(error)) from error
+                if self.divergences <= MOST_DIVERGENCES:
+                    self.schedule.step = self.trainer.step
+                    return
         self.schedule.adapts, self.schedule.step = False, self.trainer.step
 
     def time_left(self) -> str:
@@ -220,6 +312,8 @@ class Session:
         if complete and tokens:
             schedule.repeats = tokens / schedule.work(unit.start, unit.stop)
         self.file.write()
+        facts = {"step": self.trainer.step, "votes": self.file.votes, "agreement": self.file.agreement}
+        self.file.record(facts)
         return complete
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
@@ -232,14 +326,6 @@ class Session:
             return self.trainer.agreed(self.stop() or self.plan.left(end) < batch)
 
         return over
-
-    def weigh(self, unit: Unit) -> None:
-        """With --likelihood, let the model say how likely it finds the leading candidates."""
-        self.schedule.weighed = True
-        over = self.stopwatch(self.plan.now() + unit.seconds)
-        with self.going_on("weighing"), self.trainer.averaged():
-            Likelihood(self.voter, WEIGHING_PUZZLES).weigh(self.trainer.predictor(), self.file.tally, over)
-        self.file.write()
 
 
 def _answered(predictor: Predictor, batch: Batch) -> None:
@@ -257,52 +343,103 @@ def asked_outputs(store: ArcStore, outputs: tuple[AskedOutput, ...]) -> NDArray[
 # From the program ---------------------------------------------------------------------------------------------------
 
 
-def solve(file: SubmissionFile, checkpoint: Path, settings: Settings, plan: TimePlan) -> None:
-    """Solve the file's tasks with the export at `checkpoint`, adding to the facts of its summary.
+def solve(
+    file: SubmissionFile, checkpoints: Sequence[Path], settings: Settings, plan: TimePlan, resumes: bool = False
+) -> None:
+    """Solve the file's tasks with the exports at `checkpoints`, which share the time, and whose votes add up.
 
-    Raises InputError where there is no export, or none that fits; the file holds fallbacks then.
+    Adds to the facts of the file's summary. A run that `resumes` goes on from the state beside the file. Raises
+    InputError where there is no export, or none that fits; the file holds fallbacks then.
     """
     with stop_on_signal() as stop:
         with plan.phase("set-up"):
-            export = read_export(checkpoint)
-            file.facts |= provenance(file.tasks, export, settings.forget)
+            exports = [read_export(checkpoint) for checkpoint in checkpoints]
+            file.note(**provenance(file.tasks, exports, settings.forget))
             arithmetics = usable_arithmetic()
             accelerator = make_accelerator("none", file.path.parent)
+            # All processes end by the clock of the first.
+            plan.started = plan.now() - agreed_values([plan.now() - plan.started], accelerator)[0]
             if accelerator.is_main_process:
-                print(table(arithmetics, file, export, plan, file.facts["mode"]), flush=True)
-            settings = replace(settings, precision=chosen_precision(settings, export.model, accelerator))
-        file.facts |= {"processes": accelerator.num_processes, "device": str(accelerator.device)}
-        session = Session(export, settings, plan, file, accelerator, lambda: stop.requested)
-        try:
-            session.run()
-        finally:
-            with plan.phase("writing"):
-                file.write()
-        file.facts |= {"precision": settings.precision, "adaptation_steps": session.trainer.step}
-        file.facts |= {"seconds_per_step": session.schedule.stepping.seconds, "loss": session.adaptation.loss}
+                print(table(arithmetics, file, exports, plan, file.facts["mode"]), flush=True)
+            settings = replace(settings, precision=chosen_precision(settings, exports[0].model, accelerator))
+            run = identity(file.tasks, exports, settings)
+            saved = read_state(file, run) if resumes else None
+            if saved is None:
+                forget_state(file)
+        file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=settings.precision)
+        first = 0 if saved is None else saved.facts["number"]
+        for number in range(first, len(exports)):
+            part = plan.part(len(exports) - number)
+            session = Session(
+                exports[number], settings, part, file, accelerator, lambda: stop.requested, run, number, saved
+            )
+            try:
+                session.run()
+            finally:
+                with plan.phase("writing"):
+                    file.write()
+            report_session(session)
+            saved = None
         if stop.requested:
-            file.facts["status"] = STOPPED_BY_SIGNAL
+            file.note(status=STOPPED_BY_SIGNAL)
+        else:
+            forget_state(file)
         accelerator.end_training()
 
 
-def provenance(tasks: Sequence[Task], export: Export, forget: bool) -> dict[str, Any]:
-    """What has to be known about the checkpoint: of which tasks it has seen test outputs, and which it knows.
+def report_session(session: Session) -> None:
+    """Note in the summary, and print, how one checkpoint's run went."""
+    file, step, plan = session.file, session.trainer.step, session.planned
+    file.note(adaptation_steps=step, seconds_per_step=session.schedule.stepping.seconds)
+    file.note(loss=session.adaptation.metrics.get("loss"), augmentations=session.augmentations)
+    if plan is not None and session.accelerator.is_main_process:
+        votes = file.votes / len(file.tally.outputs)
+        print("\n".join(against_fact(plan, session.plan.phases, step, votes)), flush=True)
+
+
+def show_plan(
+    file: SubmissionFile, checkpoints: Sequence[Path], settings: Settings, plan: TimePlan, rate: float, gpus: int
+) -> None:
+    """Print what a run would do, without solving; `rate`: training examples per second (0: measured here), `gpus`: of
+    the machine that it is for (0: this one).
+    """
+    export, accelerator = read_export(checkpoints[0]), make_accelerator("none", file.path.parent)
+    compiles, half = settings.compile, gpus > 0 and settings.precision == "auto"
+    settings = replace(settings, compile=False, precision="bf16" if half else settings.precision)
+    if gpus:
+        sizes = settings.batch_size or BATCH_SIZES["cuda"], settings.predict_batch or PREDICT_BATCHES["cuda"] * gpus
+        settings = replace(settings, batch_size=sizes[0], predict_batch=sizes[1])
+    session = Session(export, settings, plan.part(len(checkpoints)), file, accelerator)
+    session.build(MOST_AUGMENTATIONS if settings.augmentations is None else settings.augmentations)
+    session.schedule.compiles = compiles
+    pace = session.trainer.batch_size / rate if rate else measure_step(session.trainer, plan.now)
+    (session.guess_pace if settings.augmentations is not None else session.fit_puzzles)(pace)
+    session.schedule.compiles = compiles
+    lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(session.plan.budget)} for each checkpoint"]
+    planned = forecast(session.schedule)
+    print("\n".join(lines + plan_lines(planned, session.schedule, session.trainer, max(gpus, 1))))
+
+
+def provenance(tasks: Sequence[Task], exports: Sequence[Export], forget: bool) -> dict[str, Any]:
+    """What has to be known about the checkpoints: of which tasks one has seen test outputs, and which one knows.
 
     Those that it knows have an embedding row in it, from training on their demonstrations (the paper's protocol).
     """
-    rows = set(export.puzzle_names or ()) if export.model.embedding_rows == "task" and not forget else set()
-    seen = set(trained_on(tasks, export.training_tasks).tests)
+    knowing = [export for export in exports if export.model.embedding_rows == "task" and not forget]
+    rows = {name for export in knowing for name in export.puzzle_names or ()}
+    seen = {name for export in exports for name in trained_on(tasks, export.training_tasks).tests}
     return {
-        "checkpoint": export.facts["sha256"],
-        "leak": bool(export.facts.get("leak")),
-        "training_known": export.training_known,
+        "checkpoint": " + ".join(export.facts["sha256"] for export in exports),
+        "leak": any(export.facts.get("leak") for export in exports),
+        "training_known": all(export.training_known for export in exports),
         "trained_on": [task.task_id for task in tasks if task.name in seen],
-        "beyond_canvas": beyond_canvas(tasks, export),
+        "beyond_canvas": beyond_canvas(tasks, exports),
         "known": [task.task_id for task in tasks if pairs_digest(task.demonstrations) in rows],
     }
 
 
-def beyond_canvas(tasks: Sequence[Task], export: Export) -> list[str]:
-    """The ids of tasks whose grids need a larger canvas than any that the checkpoint was trained on."""
-    largest = export.facts.get("canvas")  # unknown of checkpoints of an older version
-    return [task.task_id for task in tasks if isinstance(largest, int) and choose_side(task) > largest]
+def beyond_canvas(tasks: Sequence[Task], exports: Sequence[Export]) -> list[str]:
+    """The ids of tasks whose grids need a larger canvas than any that the checkpoints were trained on."""
+    # Unknown of checkpoints of an older version, which may have been trained on any.
+    largest = max(int(export.facts.get("canvas") or CANVAS_SIDE) for export in exports)
+    return [task.task_id for task in tasks if choose_side(task) > largest]

@@ -41,11 +41,23 @@ CANVASES = {
 }
 
 
+MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
+# Options that go together: what the best public run with this model did at test time.
+PROFILES: dict[str, dict[str, Any]] = {
+    "competition": {"deep_steps": 4, "supervision_steps": 10, "compile": True, "time_budget": 11.75 * 3600},
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """How to adapt and predict. Every field is an option, `--batch-size` for `batch_size`."""
 
-    augmentations: int = _option(512, whole, "puzzles of a task beside the task itself")
+    augmentations: int | None = _option(
+        None,
+        whole,
+        f"puzzles of a task beside the task itself ({MOST_AUGMENTATIONS}, or fewer where the measured pace leaves an "
+        f"embedding row under {LEAST_VISITS} supervision steps)",
+    )
     votes: int = _option(0, whole, "puzzles of a task that vote at most; 0: all of them")
     steps: int | None = _option(None, whole, "adaptation steps at most (as many as the time allows)")
     batch_size: int = _option(0, whole, "examples of an adaptation step; 0: 256 on GPUs, 32 on a CPU")
@@ -56,14 +68,13 @@ class Settings:
     puzzle_weight_decay: float = _option(0.1, amount, "weight decay of the puzzle embeddings")
     warmup_steps: int = _option(200, whole, "steps of linear warm-up, at most a tenth of all")
     ema: float = _option(0.999, share, "decay of the moving average that predicts; 0: none")
-    embedding_share: float = _option(0.25, share, "first part of the adaptation, in which embeddings move alone")
+    embedding_share: float = _option(0.25, share, "first part, at most 1000 steps, in which embeddings move alone")
     latent_steps: int = _option(0, whole, "updates of z in a latent recursion; 0: the checkpoint's")
     deep_steps: int = _option(0, whole, "latent recursions in a deep recursion; 0: the checkpoint's")
     supervision_steps: int = _option(0, whole, "supervision steps at most; 0: the checkpoint's")
     canvas: str = _option("sizes", tuple(CANVASES), "; ".join(f"{name}: {text}" for name, text in CANVASES.items()))
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
-    likelihood: bool = _option(False, None, "let the model weigh the leading candidates, and rank by votes and that")
     forget: bool = _option(False, None, "use no embedding row that the checkpoint has learned for one of the tasks")
     seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
 
@@ -79,7 +90,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     for f in fields(Settings):
         name, kind, text = f"--{f.name.replace('_', '-')}", f.metadata["kind"], f.metadata["help"]
         if kind is None:
-            group.add_argument(name, action="store_true", help=text)
+            group.add_argument(name, action=argparse.BooleanOptionalAction, default=f.default, help=text)
         elif isinstance(kind, tuple):
             group.add_argument(name, choices=kind, default=f.default, help=f"{text} ({f.default})")
         else:

@@ -6,18 +6,17 @@ Without a terminal, or with NO_COLOR set, grids are printed as digits. The page 
 the same and more.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from arc_trm.vote import AskedOutput, Tally
-from data_prep.files import run_program
+from data_prep.files import command_line, run_program
 from data_prep.grid import Grid
 from data_prep.show import beside, pick, render
 from data_prep.tasks import Task, read_tasks
-from submission.attempts import Submission, check_complete, read_submission
+from submission.attempts import Submission, read_answers
 
 
 def show_attempts(tasks: Sequence[Task], submission: Submission, tally: Tally | None = None) -> str:
@@ -57,9 +56,7 @@ def comparison(grid: Grid, truth: Grid) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the attempts at some tasks; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m submission.show", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("submission.show", __doc__)
     add = parser.add_argument
     add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to show")
     add("tasks", metavar="TASK_ID", nargs="*", help="tasks to show (all)")
@@ -67,10 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--solutions", metavar="FILE", type=Path, help="the known outputs, to compare with")
     arguments = parser.parse_args(argv)
     tasks = read_tasks(arguments.challenges, arguments.solutions)
-    submission = read_submission(arguments.submission)
-    expected = {task.task_id: len(task.tests) for task in tasks}
-    check_complete(arguments.submission, submission, expected, arguments.challenges)
-    names = arguments.tasks or list(expected)
+    submission = read_answers(arguments.submission, tasks, arguments.challenges)
+    names = arguments.tasks or list(submission)
     chosen = [task for name in names for task in pick(tasks, name, str(arguments.challenges))]
     print(show_attempts(chosen, submission))
     return 0

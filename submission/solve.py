@@ -3,6 +3,7 @@
     python -m submission.solve --challenges challenges.json --checkpoint runs/arc1 --time-budget 10m
     python -m submission.solve --challenges my_task.json --checkpoint runs/arc1
     python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 10m
+    python -m submission.solve --plan --profile competition --gpus 4 --rate 200 --challenges ... --checkpoint ...
     accelerate launch -m submission.solve ...     any of these on several GPUs
 
 The file is there at once, with fallbacks, and is written anew, whole, after every pass of votes: whatever happens, the
@@ -21,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from arc_trm.vote import AskedOutput, Candidate
-from data_prep.files import InputError, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, command_line, refuse_input, run_program, standing_folder, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission, read_submission
 from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
 from submission.plan import TimePlan, duration
 from submission.score import known_scores
-from submission.settings import Settings, add_settings, positive
+from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
 from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, make_folder, remarks
 
@@ -38,24 +39,30 @@ MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
     plan = TimePlan()
-    arguments = parser().parse_args(argv)
+    arguments = read_arguments(argv)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
     refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
     with plan.phase("set-up"):
-        checkpoint = arguments.checkpoint or find_export(arguments.input)
-        tasks, mode = choose_tasks(arguments, checkpoint)
+        checkpoints = arguments.checkpoint or [find_export(arguments.input)]
+        tasks, mode = choose_tasks(arguments, checkpoints)
         file = SubmissionFile(tasks, arguments.out, arguments.candidates, is_first_process(), {"mode": mode})
+        if arguments.plan:
+            from submission.session import show_plan
+
+            show_plan(file, checkpoints, settings, plan, arguments.rate, arguments.gpus)
+            return 0
         # Where there is no such checkpoint, fallbacks must not replace an older submission.
-        if holds_export(checkpoint) or not arguments.out.exists():
+        replaces = all(map(holds_export, checkpoints)) or not arguments.out.exists()
+        if replaces and not (arguments.resume and file.goes_on()):
             keep_older(arguments.out)
             file.open()
-    with watchdog(plan.left(plan.last_call), lambda: leave(file, plan)) if watched else nullcontext():
+    with watchdog(lambda: plan.left(plan.last_call), lambda: leave(file, plan)) if watched else nullcontext():
         with plan.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
         try:
-            solve(file, checkpoint, settings, plan)
+            solve(file, checkpoints, settings, plan, arguments.resume)
         except InputError:
             if file.written is not None and not file.votes:
                 print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
@@ -127,11 +134,11 @@ def is_first_process() -> bool:
 
 
 def holds_export(checkpoint: Path) -> bool:
-    """Whether there seems to be an export at `checkpoint`, or in the run folder that it is."""
-    return any((place / "export.json").is_file() for place in (checkpoint, checkpoint / "export"))
+    """Whether there seems to be an export at `checkpoint`, or in the run folder that it is (known before torch is)."""
+    return any(standing_folder(place, "export.json") for place in (checkpoint, checkpoint / "export"))
 
 
-def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Sequence[Task], str]:
+def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> tuple[Sequence[Task], str]:
     """The tasks to solve, and a line about what they are; the competition's rerun is never a rehearsal."""
     if arguments.rehearse and not is_rerun():
         if arguments.challenges is not None:
@@ -139,8 +146,9 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
 
-        export, count = read_export(checkpoint), arguments.rehearse
-        lines, known = export.training_tasks, export.training_known
+        exports, count = [read_export(checkpoint) for checkpoint in checkpoints], arguments.rehearse
+        lines = [line for export in exports for line in export.training_tasks]
+        known = all(export.training_known for export in exports)
         chosen = choose_rehearsal(lines, count, arguments.input, known, arguments.allow_seen)
         if is_first_process():
             make_folder(arguments.out.parent)
@@ -153,9 +161,12 @@ def choose_tasks(arguments: argparse.Namespace, checkpoint: Path) -> tuple[Seque
 
 @contextmanager
 def watchdog(
-    seconds: float, leave: Callable[[], object], end: Callable[[int], object] = os._exit, patience: float = 5.0
+    left: Callable[[], float],
+    leave: Callable[[], object],
+    end: Callable[[int], object] = os._exit,
+    patience: float = 5.0,
 ) -> Iterator[None]:
-    """Within this context, after `seconds`: call `leave`, which may take `patience` seconds, and end the process.
+    """Within this context, when no seconds are `left`: call `leave`, which may take `patience` seconds, and end all.
 
     A collective operation waits for ever for a process that was lost, and no exception or signal handler interrupts
     it; a thread goes on. What is on disk is valid at any moment, so ending there with status 0 loses nothing.
@@ -163,8 +174,9 @@ def watchdog(
     over = threading.Event()
 
     def watch() -> None:
-        if over.wait(max(0.0, seconds)):
-            return
+        while (seconds := left()) > 0:
+            if over.wait(seconds):
+                return
         leaving = threading.Thread(target=leave, daemon=True)
         leaving.start()
         leaving.join(patience)
@@ -192,12 +204,12 @@ def report(file: SubmissionFile, plan: TimePlan) -> None:
     """Print how it went, write the summary, and score where the outputs are known."""
     if not file.writes or file.written is None:
         return
-    file.facts["seconds"] = {name: round(seconds, 2) for name, seconds in plan.phases.items()}
+    file.note(seconds={name: round(seconds, 2) for name, seconds in plan.phases.items()})
     scores = known_scores(file.tasks, file.written.submission)
     if scores is not None and scores.tasks_total < len(file.tasks):
         scores = None  # of a part alone it would mislead
     if scores is not None:
-        file.facts["scores"] = scores.to_json()
+        file.note(scores=scores.to_json())
     with file.tolerated("summary"):
         file.write_summary()
     lines = remarks(file.facts)
@@ -213,17 +225,29 @@ def are_own(challenges: Path | None) -> bool:
     return challenges is not None and (challenges.is_dir() or len(read_tasks(challenges)) == 1)
 
 
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, where a profile only changes what is not said."""
+    made = parser()
+    profile = made.parse_known_args(argv)[0].profile
+    made.set_defaults(**PROFILES.get(profile, {}))
+    return made.parse_args(argv)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m submission.solve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = command_line("submission.solve", __doc__)
     add = made.add_argument
     add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
-    add("--checkpoint", metavar="DIR", type=Path, help="a run folder or an export")
+    several = "a run folder or an export; may be given several times: they share the time, their votes add up"
+    add("--checkpoint", metavar="DIR", type=Path, action="append", help=several)
     add("--input", metavar="DIR", type=Path, default=KAGGLE_INPUT, help=f"where files are mounted ({KAGGLE_INPUT})")
     add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
+    add("--resume", action="store_true", help="go on from the state that an earlier process left beside --out")
+    add("--profile", choices=PROFILES, help="competition: T = 4, 10 supervision steps, compiled, 11h45m")
+    add("--plan", action="store_true", help="print what would be done in the time, and do nothing")
+    add("--rate", metavar="N", type=amount, default=0.0, help="for --plan: training examples a second (measured here)")
+    add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs of the machine (this one)")
     add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
     add(
         "--rehearse",

@@ -4,6 +4,7 @@ Beside `submission.json` stands `submission.summary.json`: which checkpoint made
 how the run went.
 """
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -20,7 +21,7 @@ from arc_trm.vote import AskedOutput, Predictions, Tally, outputs_of
 from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import describe
 from data_prep.tasks import Task
-from submission.attempts import Attempts, Draft, draft_submission, write_submission
+from submission.attempts import Attempts, Draft, draft_submission, read_answers, write_submission
 
 
 class SharedTally(Tally):
@@ -29,7 +30,7 @@ class SharedTally(Tally):
     def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         super().__init__(outputs)
         self.lock = threading.RLock()
-        self._replaceable: set[int] = set()
+        self.replaceable: set[int] = set()  # outputs whose votes the next one ends
 
     def add(self, predictions: Predictions) -> None:
         """Let predictions vote; see Tally. The first vote for an output ends those that `replace_later` spoke of."""
@@ -37,14 +38,14 @@ class SharedTally(Tally):
             super().add(predictions)
 
     def _before_votes(self, outputs: set[int]) -> None:
-        for output in self._replaceable & outputs:
+        for output in self.replaceable & outputs:
             self._candidates[output] = {}
-        self._replaceable -= outputs
+        self.replaceable -= outputs
 
     def replace_later(self) -> None:
         """Keep the votes so far only until their output gets another one."""
         with self.lock:
-            self._replaceable = set(range(len(self.outputs)))
+            self.replaceable = set(range(len(self.outputs)))
 
 
 @dataclass
@@ -58,6 +59,7 @@ class SubmissionFile:
     facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
+    least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class SubmissionFile:
             return
         for path in (self.path, self.candidates or self.path):
             make_folder(path.parent)
-        for stale in (summary_path(self.path), older_path(self.path)):  # of an older submission
+        for stale in (summary_path(self.path), metrics_path(self.path)):  # of an older submission
             try:
                 stale.unlink(missing_ok=True)
             except OSError as error:
@@ -82,6 +84,14 @@ class SubmissionFile:
         )
         write_submission(self.path, self.written.submission)
 
+    def goes_on(self) -> bool:
+        """Whether the file that stands there has votes for just these tasks; then it stays until there are as many."""
+        with contextlib.suppress(InputError, KeyError):  # without a summary nobody knows
+            submission = read_answers(self.path, self.tasks, self.path)
+            summary = read_summary(self.path) or {}
+            self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), summary["votes"]
+        return self.least_votes > 0
+
     def _first_draft(self, task: Task) -> Draft:
         with self.tolerated(f"task {task.task_id}: fallbacks"):
             return draft_submission([task], Tally(outputs_of([task])))
@@ -90,7 +100,7 @@ class SubmissionFile:
 
     def write(self) -> None:
         """Write the files anew from the votes so far; where that fails the last good file stays, with a note."""
-        if not self.writes:
+        if not self.writes or self.votes < self.least_votes:
             return
         with self.tally.lock, self.tolerated("writing; the last good file stays"):
             draft = draft_submission(self.tasks, self.tally)
@@ -102,8 +112,21 @@ class SubmissionFile:
 
     def write_summary(self) -> None:
         """Write what is known about the run and the submission; raises InputError where that is impossible."""
+        if self.votes < self.least_votes:  # then the one that stands there belongs to the file
+            return
         with self.tally.lock:
             write_atomic(summary_path(self.path), orjson.dumps(self.summary(), option=orjson.OPT_INDENT_2) + b"\n")
+
+    def note(self, **facts: Any) -> None:
+        """Add facts about the run to the summary."""
+        with self.tally.lock:
+            self.facts |= facts
+
+    def record(self, values: Mapping[str, float]) -> None:
+        """Append a line to `submission.metrics.jsonl`."""
+        if self.writes:
+            with self.tolerated("metrics"), metrics_path(self.path).open("ab") as lines:
+                lines.write(orjson.dumps(values) + b"\n")
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
@@ -180,25 +203,23 @@ def summary_path(submission: Path | str) -> Path:
     return path.with_name(f"{path.stem}.summary.json")
 
 
-def older_path(submission: Path | str) -> Path:
-    """`submission.meta.json`, where the provenance stood before the summary held it."""
-    path = Path(submission)
-    return path.with_name(f"{path.stem}.meta.json")
+def metrics_path(submission: Path | str) -> Path:
+    """`submission.metrics.jsonl` beside `submission.json`."""
+    return summary_path(submission).with_name(f"{Path(submission).stem}.metrics.jsonl")
 
 
 def read_summary(submission: Path | str) -> dict[str, Any] | None:
     """What stands beside the submission at that path, None when nothing does; InputError when it is malformed."""
-    found: dict[str, Any] = {}
-    paths = [path for path in (older_path(submission), summary_path(submission)) if path.exists()]
-    for path in paths:
-        value = read_json(path)
-        if not isinstance(value, dict):
-            raise InputError(f"{path}: found {describe(value)}, expected an object")
-        for name, (kind, expected) in PROVENANCE.items():
-            if not isinstance(value.get(name, kind()), kind):
-                raise InputError(f"{path}: {name} is {describe(value[name])}, expected {expected}")
-        found |= value
-    return found if paths else None
+    path = summary_path(submission)
+    if not path.exists():
+        return None
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: found {describe(value)}, expected an object")
+    for name, (kind, expected) in PROVENANCE.items():
+        if not isinstance(value.get(name, kind()), kind):
+            raise InputError(f"{path}: {name} is {describe(value[name])}, expected {expected}")
+    return value
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,6 @@ const OUTCOMES = {
   unknown: ["output not known", "#8b959f"],
 };
 const VERDICTS = { solved: "✓ solved", partly: "◐ partly solved", unsolved: "✗ not solved", unknown: "not known" };
-// The published order of the eight dihedral elements.
-const ORIENTATIONS = ["as given", "turned left", "turned half", "turned right", "mirrored left-right",
-  "mirrored up-down", "transposed", "transposed the other way"];
 
 function badge(verdict) {
   return make("span", { class: "badge " + verdict }, VERDICTS[verdict]);
@@ -81,20 +78,16 @@ function candidateList(output) {
     make("ol", { class: "candidates" }, output.candidates.map((candidate, i) => candidateItem(candidate, i, output))));
 }
 
-function candidateItem({ grid, votes, halting, views }, place, output) {
+function candidateItem({ grid, votes, halting }, place, output) {
   const uses = output.attempts.flatMap((attempt, i) => (grid === attempt ? [`attempt ${i + 1}`] : []));
   if (grid === output.truth) uses.push("✓ truth");
-  const agreeing = views.flatMap((count, i) =>
-    output.views[i] ? [`${ORIENTATIONS[i]} ${count} of ${output.views[i]}`] : []);
   return make("li", { class: grid === output.truth ? "right" : "" },
     gridFigure(`No. ${place + 1}`, grid, cellFor(130, grid)),
     make("div", { class: "candidatefacts" },
       make("p", {}, make("b", {}, plural(votes, "vote")), ` (${percent(votes / output.total, 1)}) `,
         uses.map((use) => make("span", { class: "badge" }, use))),
       make("progress", { value: votes, max: output.total, "aria-hidden": "true" }),
-      make("p", {}, `halting probability ${percent(halting, 1)}`),
-      agreeing.length ? make("details", {}, make("summary", {}, "augmentations that voted for it"),
-        make("ul", {}, agreeing.map((text) => make("li", {}, text)))) : null));
+      make("p", {}, `halting probability ${percent(halting, 1)}`)));
 }
 
 // The answer after every supervision step, and each latent read through the output head.

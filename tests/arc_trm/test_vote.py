@@ -253,17 +253,6 @@ def test_a_key_holds_the_grid(height: int, width: int, seed: int) -> None:
     assert np.array_equal(key_grid(grid_key(grid.T)), grid.T)
 
 
-def test_what_the_model_finds_likely_counts_with_the_votes_where_it_was_asked() -> None:
-    tallied = tally(votes(*[(2, 1, 0.5)] * 6, *[(2, 2, 0.5)] * 4, *[(2, 3, 0.5)] * 3, *[(1, 4, 0.5)] * 2, (1, 5, 0.9)))
-    tallied.weigh(2, [grid_key(GRIDS[3]), grid_key(GRIDS[1])], [-2.0, -30.0])
-    assert colours(tallied.candidates(2)) == [3, 1, 2]
-    tallied.weigh(2, [grid_key(GRIDS[1])], [-2.0 - math.log(1.9)])  # twice the votes, 1.9 times less likely
-    assert colours(tallied.candidates(2)) == [1, 3, 2]
-    assert colours(tallied.candidates(1)) == [4, 5], "what nobody weighed is counted"
-    with pytest.raises(KeyError):
-        tallied.weigh(0, [grid_key(GRIDS[6])], [0.0])
-
-
 # Files ------------------------------------------------------------------------------------------------------
 
 
@@ -273,9 +262,6 @@ def test_a_tally_survives_the_disk_and_goes_on_adding(seed: int, tmp_path_factor
     first, second = (weird_predictions(23, 5, 7, rng) for _ in range(2))
     path = tmp_path_factory.mktemp("tally") / "candidates.npz"
     saved = tally(first)
-    for output in range(0, 5, 2):
-        keys = [candidate.key for candidate in saved.candidates(output)]
-        saved.weigh(output, keys, rng.normal(size=len(keys)).tolist())
     saved.save(path)
     loaded = Tally.load(path)
     assert loaded.outputs == OUTPUTS

@@ -36,7 +36,6 @@ class FakeKaggle:
     kernel_states: list[str] = field(default_factory=lambda: ["QUEUED", "RUNNING", "COMPLETE"])
     failure_message: str = ""
     dropped: dict[str, list[str]] = field(default_factory=dict)  # field of the answer to a push -> sources
-    changed: Answer = field(default_factory=dict)  # what the site says about the kernel instead of what was pushed
     output: dict[str, bytes] = field(default_factory=dict)
     log: str = ""
     submissions: list[Answer] = field(default_factory=list)
@@ -104,14 +103,6 @@ def save_kernel(site: FakeKaggle, body: Answer) -> Answer:
     return {"ref": body["slug"], "url": "x", "versionNumber": len(versions), **site.dropped}
 
 
-def get_kernel(site: FakeKaggle, body: Answer) -> Answer:
-    pushed = site.kernels[f"{body['userName']}/{body['kernelSlug']}"][-1]
-    fields = ("datasetDataSources", "competitionDataSources", "enableInternet", "machineShape", "language")
-    metadata = {"ref": pushed["slug"], "kernelType": "notebook", **{f: pushed[f] for f in fields if f in pushed}}
-    blob = {"source": pushed["text"], "language": "python", "kernelType": "notebook", "slug": body["kernelSlug"]}
-    return {"metadata": {**metadata, **site.changed}, "blob": blob}
-
-
 def get_kernel_session_status(site: FakeKaggle, body: Answer) -> Answer:
     state = site.kernel_states.pop(0) if len(site.kernel_states) > 1 else site.kernel_states[0]
     return {"status": state, "failureMessage": site.failure_message}
@@ -143,7 +134,6 @@ METHODS: dict[str, Callable[[FakeKaggle, Answer], Answer]] = {
     "CreateDataset": create_dataset,
     "CreateDatasetVersion": create_dataset_version,
     "SaveKernel": save_kernel,
-    "GetKernel": get_kernel,
     "GetKernelSessionStatus": get_kernel_session_status,
     "ListKernelSessionOutput": list_kernel_session_output,
     "CreateCodeSubmission": create_code_submission,

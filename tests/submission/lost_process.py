@@ -1,21 +1,36 @@
-"""Solving, in which process 1 vanishes while it adapts: torchrun --nproc_per_node 2 tests/submission/lost_process.py"""
+"""Solving, in which process 1 vanishes: torchrun --nproc_per_node 2 tests/submission/lost_process.py WHERE ...
+
+WHERE: `adapting`, or `voting`, when votes that stay are there. The state is saved after every unit of work.
+"""
 
 import os
 import sys
 
 from arc_trm.trainer import Trainer
-from submission import solve
+from submission import session, solve
 
-train_step = Trainer.train_step
+train_step, vote_last = Trainer.train_step, session.Session.vote_last
+where = sys.argv.pop(1)
 
 
-def vanishing(trainer: Trainer) -> None:
+def vanish(now: bool) -> None:
     """As if the machine had taken the process away."""
-    if trainer.step == 3 and os.environ["RANK"] == "1":
+    if now and os.environ["RANK"] == "1":
         os._exit(9)
+
+
+def vanishing_step(trainer: Trainer) -> None:
+    vanish(where == "adapting" and trainer.step == 3)
     train_step(trainer)
 
 
+def vanishing_vote(running: session.Session, unit: session.Unit) -> None:
+    vanish(where == "voting" and unit.start == 2)
+    vote_last(running, unit)
+
+
 if __name__ == "__main__":
-    Trainer.train_step = vanishing  # type: ignore[method-assign]
+    session.SAVE_EVERY = 0.0
+    Trainer.train_step = vanishing_step  # type: ignore[method-assign]
+    session.Session.vote_last = vanishing_vote  # type: ignore[method-assign]
     sys.exit(solve.main(None))

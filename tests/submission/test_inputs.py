@@ -37,6 +37,18 @@ def test_files_are_found_in_both_layouts(tmp_path: Path, layout: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("competition", ["arc-prize-2025", "competitions/arc-prize-2026-arc-agi-2"])
+def test_the_competitions_own_file_wins(tmp_path: Path, competition: str) -> None:
+    name = "arc-agi_test_challenges.json"
+    for folder in (competition, "aaa-copies", "datasets/me/copies"):
+        (tmp_path / folder).mkdir(parents=True)
+        write_challenges(tmp_path / folder / name, tiny_tasks())
+    assert find_challenges(tmp_path) == tmp_path / competition / name
+    (tmp_path / competition / name).unlink()
+    with pytest.raises(InputError, match="should hold one"):
+        find_challenges(tmp_path)
+
+
 def test_nothing_mounted_is_said_in_one_line(tmp_path: Path) -> None:
     for find in (find_challenges, find_export):
         for root in (tmp_path, tmp_path / "missing"):

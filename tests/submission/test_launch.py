@@ -44,7 +44,29 @@ def test_gpus_that_cannot_be_tried_do_not_count(
     monkeypatch.setattr(launch, "PROBE", f"import time; time.sleep({HANG})")
     monkeypatch.setattr(launch, "PROBE_SECONDS", 0.5)
     assert working_gpus() == ()
-    assert capfd.readouterr().out.count("note: GPUs could not be tried") == 5
+    assert capfd.readouterr().out.count("note: GPUs could not be tried") == 10
+
+
+def test_gpus_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try fails, as on a GPU that another program has just left."""
+    mark = str(tmp_path / "tried")
+    probe = f"import os, sys; os.path.exists({mark!r}) or (open({mark!r}, 'w'), sys.exit(1)); print('0 1')"
+    monkeypatch.setattr(launch, "PROBE", probe)
+    assert working_gpus() == (0, 1)
+
+
+def test_in_the_rerun_the_driver_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROBE", "import sys; sys.exit(3)")
+    monkeypatch.setattr(launch, "LISTING", [sys.executable, "-c", "print(0, 1, 2, 3)"])
+    monkeypatch.delenv(RERUN_VARIABLE, raising=False)
+    assert working_gpus() == ()
+    monkeypatch.setenv(RERUN_VARIABLE, "1")
+    assert working_gpus() == (0, 1, 2, 3)
+    monkeypatch.setattr(launch, "PROBE", "print()")  # they were tried, and do not work
+    assert working_gpus() == ()
+    monkeypatch.setattr(launch, "PROBE", "import sys; sys.exit(3)")
+    monkeypatch.setattr(launch, "LISTING", ["no-such-program"])
+    assert working_gpus() == ()
 
 
 class Runs:
@@ -71,8 +93,12 @@ class Runs:
         return [words[words.index("--time-budget") + 1] for words in self.words]
 
 
-def start(runs: Runs, out: Path, gpus: Sequence[int] = (0, 1, 2, 3)) -> int:
-    return Launch(gpus, ["--seed", "5"], runs.run, lambda: runs.time).solve(out, 100, ["--votes", "7"])
+WORKING = (1, 3)  # the GPUs that work when they are tried anew
+
+
+def start(runs: Runs, out: Path, gpus: Sequence[int] = (0, 1, 2, 3), budget: float = 10_000) -> int:
+    made = Launch(gpus, ["--seed", "5"], runs.run, lambda: WORKING, lambda: runs.time)
+    return made.solve(out, budget, ["--votes", "7"])
 
 
 def test_a_good_run_is_the_only_one(tmp_path: Path) -> None:
@@ -80,32 +106,39 @@ def test_a_good_run_is_the_only_one(tmp_path: Path) -> None:
     assert start(runs, tmp_path / "s.json") == 0
     [words] = runs.words
     assert {"--seed", "--votes"} <= set(words)
-    assert (runs.budgets(), runs.limits) == (["100.000s"], [100 + launch.GRACE])
+    assert "--resume" not in words
+    assert (runs.budgets(), runs.limits) == (["10000.000s"], [10_000 + launch.GRACE])
 
 
-def test_processes_that_fail_early_are_followed_by_one(tmp_path: Path) -> None:
-    runs = Runs((30, 1, b"fallbacks"), (70, 0, b"good"))
+def test_after_a_failure_at_any_time_all_gpus_that_still_work_go_on(tmp_path: Path) -> None:
+    runs = Runs((5000, 1, None), (4000, -signal.SIGKILL, None), (900, 0, b"good"))
     assert start(runs, tmp_path / "s.json") == 0
+    assert runs.budgets() == ["10000.000s", "5000.000s", "1000.000s"]
+    assert [words[words.index("--num_processes") + 1] for words in runs.words] == ["4", "2", "2"]
+    assert ["--resume" in words for words in runs.words] == [False, True, True]
+    assert not any("--no-compile" in words for words in runs.words)
+
+
+def test_processes_that_fail_soon_are_followed_by_one_that_compiles_nothing(tmp_path: Path) -> None:
+    runs = Runs((30, 1, None), (70, 0, b"good"))
+    assert start(runs, tmp_path / "s.json", budget=100) == 0
     assert "accelerate.commands.launch" not in runs.words[1]
+    assert {"--resume", "--no-compile"} <= set(runs.words[1])
     assert runs.budgets() == ["100.000s", "70.000s"]
-    assert (tmp_path / "s.json").read_bytes() == b"good"
 
 
-def test_a_second_failure_leaves_the_first_file(tmp_path: Path) -> None:
-    runs = Runs((30, 1, b"first"), (10, 1, b"fallbacks"))
-    assert start(runs, tmp_path / "s.json") == 1
-    assert (tmp_path / "s.json").read_bytes() == b"first"
+def test_what_always_fails_soon_is_not_started_for_ever(tmp_path: Path) -> None:
+    runs = Runs(*[(30, 2, None)] * 3)
+    assert start(runs, tmp_path / "s.json") == 2
+    assert len(runs.words) == 3
+    again = Runs((30, 1, None), (30, 1, None), (5000, 1, None), (30, 1, None), (900, 0, b"good"))
+    assert start(again, tmp_path / "s.json") == 0, "a long run in between counts"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "took", "status"),
-    [((0, 1), 60, 1), ((0, 1), 10, 143), ((0, 1), 10, -signal.SIGTERM), ((0,), 10, 1), ((), 10, 1)],
-)
-def test_no_second_try_late_on_request_or_of_a_single_process(
-    tmp_path: Path, gpus: tuple[int, ...], took: float, status: int
-) -> None:
-    runs = Runs((took, status, b"first"))
-    assert start(runs, tmp_path / "s.json", gpus) == status
+@pytest.mark.parametrize(("took", "status"), [(99, 1), (10, 143), (10, -signal.SIGTERM)])
+def test_no_further_try_at_the_end_or_on_request(tmp_path: Path, took: float, status: int) -> None:
+    runs = Runs((took, status, None))
+    assert start(runs, tmp_path / "s.json", budget=100) == status
     assert len(runs.words) == 1
 
 
@@ -139,7 +172,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     submission = {t.task_id: [{"attempt_1": [[1]], "attempt_2": [[2]]} for _ in t.tests] for t in tiny_tasks(3)}
     made = Runs((1, 0, orjson.dumps(submission)), (1, 0, b"{}"))
     monkeypatch.setattr(launch, "working_gpus", lambda: ())
-    monkeypatch.setattr(launch, "Launch", lambda gpus, options: Launch(gpus, options, made.run, lambda: made.time))
+    monkeypatch.setattr(
+        launch, "Launch", lambda gpus, options: Launch(gpus, options, made.run, lambda: (), lambda: made.time)
+    )
     monkeypatch.delenv(RERUN_VARIABLE, raising=False)
     return made
 
@@ -167,7 +202,9 @@ def test_the_rerun_solves_alone_and_has_all_the_time(
     monkeypatch.setenv(RERUN_VARIABLE, "1")
     monkeypatch.setenv(launch.ROOT_VARIABLE, str(tmp_path))
     assert launch.main([]) == 0
-    assert runs.budgets() == [f"{11.5 * 3600:.3f}s"]
+    assert runs.budgets() == [f"{11.75 * 3600:.3f}s"]
+    [words] = runs.words
+    assert words[words.index("--profile") + 1] == "competition"
 
 
 def test_an_invalid_file_is_told(tmp_path: Path, runs: Runs) -> None:

@@ -18,7 +18,7 @@ from tests.submission.tiny import assert_valid, tiny_tasks
 
 PATH = REPOSITORY / "notebooks" / NOTEBOOK
 BUDGETS = f"--time-budget {ENDLESS} --rehearsal-budget {ENDLESS}"
-OPTIONS = f"{BUDGETS} --rehearsal-tasks 3 --augmentations 6 --batch-size 4 --steps 3"
+OPTIONS = f"{BUDGETS} --rehearsal-tasks 3 --augmentations 6 --batch-size 4 --steps 3 --no-compile"
 
 
 def cells() -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from arc_trm import __version__
-from arc_trm.checkpoint import read_export
-from data_prep.files import InputError
+from arc_trm.checkpoint import read_export, write_export
+from data_prep.files import InputError, set_aside
 from submission import package
 from submission.inputs import find_export
-from submission.package import CORPUS_LICENCES, NOTEBOOK, PACKAGES, Bundle, build_wheel, licences, read_bundle
+from submission.package import NOTEBOOK, PACKAGES, Bundle, build_wheel, read_bundle
 from tests.conftest import REPOSITORY
 from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
@@ -100,20 +100,32 @@ def test_a_missing_part_is_named(bundle: Bundle, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "b")]
     with pytest.raises(InputError, match="no checkpoint here"):
         package.main(["--checkpoint", str(tmp_path), *out])
-    (tmp_path / "x.ipynb").write_text("{}")
-    with pytest.raises(InputError, match=r"x.ipynb: not a notebook, expected a file with cells"):
-        package.main(["--checkpoint", str(bundle.folder), "--notebook", str(tmp_path / "x.ipynb"), *out])
     assert not (tmp_path / "b").exists()
 
 
-def test_the_licences_name_the_corpora(bundle: Bundle) -> None:
+def test_the_licences_name_the_corpora(bundle: Bundle, tmp_path: Path) -> None:
     text = (bundle.folder / "LICENCES.txt").read_text()
-    assert "it does not name any" in text
+    assert "ConceptARC under MIT" in text
     assert (REPOSITORY / "LICENSE").read_text() in text
-    corpora = [{"name": f"{name}-training", "version": "1"} for name in CORPUS_LICENCES]
-    told = licences([*corpora, {"name": "mine", "version": "2"}])
-    assert "arc1-training 1: Apache-2.0" in told
-    assert "mine 2: see its source" in told
+    export = replace(read_export(bundle.folder), facts={"corpora": [{"name": "mine", "version": "2"}]})
+    write_export(tmp_path / "export", export)
+    package.main(["--checkpoint", str(tmp_path), "--out", str(tmp_path / "b")])
+    assert "\n  mine 2\n" in (tmp_path / "b" / "LICENCES.txt").read_text()
+
+
+def test_options_travel_with_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
+    assert bundle.manifest["options"] == []
+    package.main(
+        ["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b"), "--options", "--votes 7 --seed '3'"]
+    )
+    assert read_bundle(tmp_path / "b").manifest["options"] == ["--votes", "7", "--seed", "3"]
+
+
+def test_an_export_that_a_kill_set_aside_is_packed(bundle: Bundle, tmp_path: Path) -> None:
+    folder = make_export(tmp_path / "run" / "export", tiny_tasks())
+    folder.rename(set_aside(folder))
+    package.main(["--checkpoint", str(tmp_path / "run"), "--out", str(tmp_path / "b")])
+    assert read_bundle(tmp_path / "b").digest == bundle.digest
 
 
 def test_a_checkpoint_for_other_puzzles_is_refused(tmp_path: Path) -> None:
@@ -150,7 +162,7 @@ def test_pip_installs_it_offline_and_it_runs_without_its_sources(bundle: Bundle,
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", target, wheel_of(bundle)], check=True, capture_output=True)
-    words = ["--checkpoint", str(bundle.folder), "--notebook", str(bundle.folder / NOTEBOOK), "--out", "b"]
+    words = ["--checkpoint", str(bundle.folder), "--out", "b"]
     # -I ignores the checkout as the current folder and in the environment.
     code = f"""import sys; sys.path.insert(0, {str(target)!r})
 from data_prep.files import run_program
@@ -168,5 +180,6 @@ def test_sources_that_make_no_wheel_are_told_in_one_line(tmp_path: Path) -> None
     for file in ("README.md", "LICENSE"):
         (tmp_path / file).touch()
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 7\n")
-    with pytest.raises(InputError, match=r"no wheel \(configuration error: .*\)$"):
-        build_wheel(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(InputError, match=r"no wheel \(.+\)$"):
+        build_wheel(tmp_path, tmp_path / "scratch")

@@ -2,13 +2,16 @@
 
 import argparse
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from submission.forecast import forecast
 from submission.plan import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Speed, TimePlan, Unit, duration, passes
 
 
@@ -57,7 +60,7 @@ class Machine:
     repeats: float = 1.0  # answers that a vote takes, once it is no early one
     guess: float = 1.0  # how wrong the first guess of a step's time is
     steps: int = 0
-    weighing: float = 0.0  # of the candidates, in answers
+    save_every: float = math.inf
     speeds: tuple[float, ...] = (1.0,)
     clock: Clock = field(default_factory=Clock)
     spent: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
@@ -74,7 +77,7 @@ class Machine:
         step_work = self.step_time / self.answer_time * self.guess
         self.schedule = Schedule(
             self.plan, self.puzzles, lambda start, stop: float((stop - start) * self.outputs), step_work,
-            steps=self.steps, compiles=self.compiles, weighing=self.weighing,
+            steps=self.steps, compiles=self.compiles, save_every=self.save_every,
         )  # fmt: skip
 
     @property
@@ -93,7 +96,7 @@ class Machine:
             began = self.clock()
             assert began < self.plan.prediction_end, "a unit of work begins in time"
             self.order.append(unit)
-            work = {Kind.COMPILE: self.compile, Kind.ADAPT: self.adapt, Kind.WEIGH: self.weigh}
+            work = {Kind.COMPILE: self.compile, Kind.ADAPT: self.adapt, Kind.SAVE: lambda unit: self.schedule.saved()}
             work.get(unit.kind, self.vote)(unit)
             self.spent[unit.kind] += self.clock() - began
             assert len(self.order) < 100_000, "it comes to an end"
@@ -128,10 +131,6 @@ class Machine:
             self.schedule.early_voted(complete)
         else:
             self.schedule.passed(unit.stop, complete)
-
-    def weigh(self, unit: Unit) -> None:
-        self.clock.time += min(self.weighing * self.answer_time, unit.seconds)
-        self.schedule.weighed = True
 
     def compile(self, unit: Unit) -> None:
         assert min(self.votes) > 0, "every output has a vote before anything is compiled"
@@ -176,7 +175,6 @@ def machines(draw: st.DrawFn, fine: bool = False) -> Machine:
         cold=draw(st.floats(1, most)),
         repeats=draw(st.floats(1, min(most, 7))),
         guess=draw(spans(0.1, most / 2)),
-        weighing=0.0 if fine else outputs * draw(st.sampled_from([0, 1, 10, 100])),
     )
 
 
@@ -291,3 +289,66 @@ def test_no_early_vote_follows_votes_that_stay() -> None:
     kinds = [unit.kind for unit in machine.order]
     assert kinds.count(Kind.ADAPT) > kinds[: kinds.index(Kind.VOTE)].count(Kind.ADAPT) > 0, "no second round"
     assert Kind.EARLY_VOTE not in kinds[kinds.index(Kind.VOTE) :]
+
+
+# The state on disk, and the plan ------------------------------------------------------------------------------
+
+
+def test_the_state_is_saved_every_so_often_and_before_votes() -> None:
+    machine = Machine(7200, 7, 65, step_time=1.0, answer_time=0.5, save_every=1200).run()
+    kinds = [unit.kind for unit in machine.order]
+    assert kinds[kinds.index(Kind.VOTE) - 1] == Kind.SAVE
+    assert 4 <= kinds.count(Kind.SAVE) <= 8
+    assert not any(one == other == Kind.SAVE for one, other in pairwise(kinds))
+
+
+@given(machines())
+def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Machine) -> None:
+    units = iter(range(13))
+    while next(units, None) is not None and (unit := machine.schedule.next()).kind != Kind.END:
+        work = {Kind.COMPILE: machine.compile, Kind.ADAPT: machine.adapt}
+        work.get(unit.kind, machine.vote)(unit)
+    kept = machine.schedule.state()
+    clock = replace(machine.plan)
+    spent = clock.now() - clock.started
+    later = TimePlan(clock.budget - spent, clock.now(), clock.now)
+    later.go_on(spent)
+    again = replace(
+        machine.schedule, clock=later, answers=Speed(), stepping=Speed(), step=0, voted=0, early_votes=0,
+        complete=False, adapts=True, first_pass=True, repeats=1.0, batch_seconds=0.0, over=False,
+    )  # fmt: skip
+    again.restore(orjson.loads(orjson.dumps(kept)), slower=1.0)
+    machine.schedule.over = False
+    assert again.next()[2:] == machine.schedule.next()[2:]
+    again.restore(kept, slower=2.0)
+    assert again.answers.seconds == (machine.schedule.answers.seconds or 0) * 2
+
+
+def test_the_plan_is_what_then_happens() -> None:
+    machine = Machine(7200, 7, 65, step_time=1.0, answer_time=0.5)
+    machine.schedule.stepping.seconds, machine.schedule.answers.seconds = 1.0, 0.5
+    planned = forecast(machine.schedule)
+    assert (machine.schedule.step, machine.clock.time) == (0, 100.0), "it is only thought"
+    machine.run()
+    assert planned.steps == pytest.approx(machine.schedule.step, rel=0.05)
+    assert planned.seconds["adaptation"] == pytest.approx(machine.spent[Kind.ADAPT], rel=0.05)
+    assert planned.seconds["prediction"] == pytest.approx(machine.spent[Kind.VOTE], rel=0.05)
+    assert planned.votes == max(machine.votes)
+
+
+def test_embeddings_move_alone_in_a_thousand_steps_at_most() -> None:
+    machine = Machine(50_000, 7, 65, step_time=1.0, answer_time=0.5)
+    machine.schedule.embedding_share = 0.25
+    machine.run()
+    adapting = [unit for unit in machine.order if unit.kind == Kind.ADAPT]
+    assert sum(unit.steps for unit in adapting if not unit.trunk) == 1000
+
+
+def test_parts_share_the_time_that_is_left() -> None:
+    clock = Clock()
+    plan = TimePlan(90, clock(), clock)
+    clock.time += 30
+    part = plan.part(2)
+    assert (part.budget, part.left(part.deadline)) == (30, 30)
+    clock.time += 40
+    assert plan.part(1) is plan

@@ -18,7 +18,9 @@ from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from data_prep import progress
 from data_prep import store as store_module
+from submission import session as session_module
 from submission.attempts import read_submission
+from submission.forecast import forecast
 from submission.plan import Kind, TimePlan
 from submission.session import Session
 from submission.settings import Settings
@@ -107,8 +109,8 @@ def test_embeddings_start_from_the_mean_and_move_first(tmp_path: Path) -> None:
     assert torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
     moved: dict[int, bool] = {}
     while (unit := session.decide()).kind != Kind.VOTE:
-        if unit.kind == Kind.EARLY_VOTE:
-            session.vote_early(unit)
+        if unit.kind in (Kind.EARLY_VOTE, Kind.SAVE):
+            {Kind.EARLY_VOTE: session.vote_early, Kind.SAVE: session.save}[unit.kind](unit)
         else:
             session.adapt(unit)
             moved[trainer.step] = not torch.equal(
@@ -317,27 +319,102 @@ def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, mo
     assert session.file.votes == 44
 
 
-@pytest.mark.parametrize("broken", [1, 30])
-def test_a_loss_that_is_no_number_goes_back_to_good_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
-) -> None:
+def breaking(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
+    """Weights are no numbers after some of the steps."""
     real = Trainer.train_step
 
     def train_step(trainer: Trainer) -> None:
         real(trainer)
-        if trainer.step == broken:
+        if broken(trainer.step):
             trainer.embedding.table.fill_(torch.nan)
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    session, _ = make_session(tmp_path, steps=100)
-    session.run()
-    assert session.trainer.step == broken
-    [trouble] = session.file.troubles
-    assert trouble.startswith(
-        f"adaptation, going on with earlier weights: step {broken}: loss or weights are not finite"
-    )
+
+
+def assert_finite_and_voted(session: Session) -> None:
     for tensor in (session.trainer.embedding.table, *session.trainer.model.parameters()):
         assert tensor.isfinite().all()
+    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+
+
+@pytest.mark.parametrize("broken", [1, 30])
+def test_a_loss_that_is_no_number_goes_back_to_good_weights_and_on_at_half_the_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    breaking(monkeypatch, lambda step: step == broken)
+    session, _ = make_session(tmp_path, steps=40)
+    session.run()
+    assert session.trainer.step == 40
+    [trouble] = session.file.troubles
+    said = f"adaptation, going on with earlier weights and half the rate: step {broken}: loss or weights are not finite"
+    assert trouble.startswith(said)
+    train = session.trainer.config.train
+    assert (train.lr, train.puzzle_lr) == (Settings().lr / 2, Settings().puzzle_lr / 2)
+    assert_finite_and_voted(session)
+
+
+def test_a_loss_that_stays_no_number_ends_the_adaptation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, lambda step: step >= 5)
+    session, _ = make_session(tmp_path, steps=40)
+    session.run()
+    assert (session.trainer.step, len(session.file.troubles)) == (8, 4)
+    assert_finite_and_voted(session)
+
+
+@pytest.mark.parametrize(
+    "failure", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")]
+)
+def test_where_no_step_fits_into_memory_there_are_votes_without_adaptation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def supervise(*arguments: Any) -> Any:
+        raise failure
+
+    monkeypatch.setattr(session_module, "LIMITED", ("cpu",))
+    monkeypatch.setattr(Trainer, "_supervise", supervise)
+    session, _ = make_session(tmp_path)
+    session.run()
+    assert session.file.troubles == ["no adaptation: a single example does not fit into cpu's memory"]
+    assert session.trainer.step == 0
+    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+
+
+@pytest.mark.parametrize(("pace", "fewest", "most"), [(0.001, 128, 128), (0.05, 16, 127), (3.0, 15, 15)])
+def test_a_task_has_as_many_puzzles_as_the_pace_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: float, fewest: int, most: int
+) -> None:
+    monkeypatch.setattr(session_module, "measure_step", lambda trainer, now: pace)
+    session, _ = make_session(tmp_path, budget=900.0, augmentations=None)
+    session.prepare()
+    assert fewest <= session.augmentations <= most
+    rows = len(session.trainer.embedding.table)
+    assert rows == 3 * (session.augmentations + 1)
+    if session.augmentations > 15:
+        assert forecast(session.schedule).steps * 4 / rows >= 55
+    assert session.schedule.stepping.seconds == pace
+
+
+def test_the_plan_is_said_once_its_pace_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, clock = make_session(tmp_path)
+    slow(monkeypatch, clock, lambda number: 0.5, 0.01)
+    session.run()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan ")]
+    assert [line.split()[1] for line in lines] == ["first", "adaptation:", "prediction:", "memory"]
+    assert session.planned is not None
+    assert session.planned.steps == pytest.approx(session.trainer.step, rel=0.1)
+    assert session.planned.seconds["adaptation"] == pytest.approx(session.plan.phases["adaptation"], rel=0.1)
+    assert session.planned.votes == 10
+
+
+def test_a_state_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = make_session(tmp_path, steps=3)
+    (tmp_path / "submission.state").write_text("in the way")
+    monkeypatch.setattr(session_module, "SAVE_EVERY", 0.0)
+    session.run()
+    assert session.trainer.step == 3
+    assert {trouble.split(":")[0] for trouble in session.file.troubles} == {"saving the state; the last one stays"}
     assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
 
 

@@ -1,7 +1,6 @@
 """The program: what it prints, writes and refuses."""
 
 import argparse
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
 from arc_trm.vote import Tally
-from data_prep.files import InputError, read_json
-from data_prep.grid import IDENTITY
-from submission import score, solve
+from data_prep.files import InputError, read_json, set_aside
+from submission import score, session, solve
 from submission.attempts import draft_submission, read_submission
 from submission.settings import Settings, add_settings
 from tests.conftest import ENDLESS
@@ -80,18 +78,103 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
             assert [grid.tolist() for grid in one] == [grid.tolist() for grid in other]
 
 
-def test_the_model_weighs_candidates_where_asked_to(files: dict[str, str]) -> None:
-    votes = str(Path(files["out"]).with_name("votes.npz"))
-    assert run(words(files, "--likelihood", "--candidates", votes)) == 0
-    tally = Tally.load(votes)
-    leading = [candidate for output in range(4) for candidate in tally.candidates(output, limit=2)]
-    assert leading
-    assert all(-math.inf < candidate.log_probability < 0 for candidate in leading)
-    everyone = [candidate for output in range(4) for candidate in tally.candidates(output)]
-    assert {IDENTITY} < {one for candidate in everyone for one in candidate.augmentations}
-    wanted = draft_submission(TASKS, tally).submission
-    for task_id, outputs in read_submission(files["out"]).items():
-        assert [a.attempt_1.tolist() for a in outputs] == [a.attempt_1.tolist() for a in wanted[task_id]]
+def test_several_checkpoints_share_the_time_and_add_their_votes(files: dict[str, str], tmp_path: Path) -> None:
+    other = make_export(tmp_path / "other", trained=TASKS[:1], leak=True)
+    assert run(words(files, "--checkpoint", str(other))) == 0
+    facts = summary(files)
+    assert facts["votes"] == 88
+    both = [read_export(path).facts["sha256"] for path in (Path(files["checkpoint"]), other)]
+    assert (facts["checkpoint"], facts["leak"]) == (" + ".join(both), True)
+
+
+def test_figures_are_written_beside_the_submission(files: dict[str, str]) -> None:
+    assert run(words(files)) == 0
+    lines = [orjson.loads(line) for line in Path(files["out"]).with_name("submission.metrics.jsonl").open("rb")]
+    assert [line["step"] for line in lines] == [0, 1, *[1] * (len(lines) - 2)]
+    assert lines[1]["loss"] > 0
+    assert (lines[-1]["votes"], lines[-1]["agreement"]) == (44, pytest.approx(summary(files)["agreement"], abs=1e-4))
+
+
+def kept_state(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that leaves the state before its votes."""
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "forget_state", lambda file: None)
+        assert run(words(files)) == 0
+    return Path(files["out"]).with_name("submission.state")
+
+
+def test_a_run_goes_on_only_with_what_it_began_with(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_state(files, monkeypatch)
+    with pytest.raises(InputError, match=r"submission\.state: of a run with other seed, expected the run"):
+        run(words(files, "--resume", "--seed", "3"))
+    write_challenges(Path(files["challenges"]), TASKS[:2])
+    with pytest.raises(InputError, match=r"of a run with other tasks"):
+        run(words(files, "--resume"))
+
+
+def test_a_state_that_is_altered_is_none(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = kept_state(files, monkeypatch)
+    assert run(words(files, "--resume")) == 0
+    assert "going on at step 1 with 4 votes" in capsys.readouterr().out
+    assert not state.exists()
+    kept_state(files, monkeypatch)
+    (state / "state.safetensors").write_bytes(b"x")
+    assert run(words(files, "--resume")) == 0
+    assert "note: starting anew, for there is no state to go on from (" in capsys.readouterr().err
+    assert summary(files)["votes"] == 44
+
+
+def test_a_new_run_forgets_the_state_of_an_older_one(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    state = kept_state(files, monkeypatch)
+    monkeypatch.setattr(session.Session, "run", lambda running: refuse("other canvas"))
+    with pytest.raises(InputError, match="other canvas"):
+        run(words(files))
+    assert not state.exists()
+
+
+def refuse(message: str) -> None:
+    raise InputError(message)
+
+
+def test_a_plan_is_printed_and_nothing_is_done(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--plan", "--rate", "200", "--gpus", "4", "--profile", "competition"]
+    assert solve.main([*words({n: files[n] for n in ("challenges", "checkpoint")})[:4], *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "plan      3 tasks, 4 outputs, 33% of the tasks with several; 11h45m for each checkpoint"
+    [adaptation] = [line for line in lines if line.startswith("plan      adaptation: ")]
+    found = re.search(
+        r", (\d+) steps of 256 examples, 200 examples/s, \d+ supervision steps a row of (\d+)$", adaptation
+    )
+    assert found is not None
+    steps, rows = found.groups()
+    assert int(rows) == 3 * 129
+    assert 0.5 < int(steps) * 256 / 200 / (11.75 * 3600) < 1
+    assert any(line.startswith("plan      prediction: ") and line.endswith("129 votes an output") for line in lines)
+    assert "for a step of 64 examples at once" in lines[-1]
+    assert not Path("submission.json").exists()
+
+
+def test_a_profile_changes_what_is_not_said() -> None:
+    plain, profile = solve.read_arguments([]), solve.read_arguments(["--profile", "competition"])
+    assert (plain.deep_steps, plain.supervision_steps, plain.compile, plain.time_budget) == (0, 0, False, 600)
+    assert (profile.deep_steps, profile.supervision_steps, profile.compile) == (4, 10, True)
+    assert profile.time_budget == 11.75 * 3600
+    options = ["--deep-steps", "2", "--no-compile", "--time-budget", "5m"]
+    said = solve.read_arguments([*options, "--profile", "competition"])
+    assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, 10, False, 300)
+
+
+def test_an_export_that_a_kill_set_aside_is_a_checkpoint(files: dict[str, str]) -> None:
+    out, checkpoint = Path(files["out"]), Path(files["checkpoint"])
+    run(words(files))
+    older = out.read_bytes()
+    checkpoint.rename(set_aside(checkpoint))
+    for given in (checkpoint, checkpoint.parent):
+        assert solve.holds_export(given)
+    assert run(words(files, "--seed", "3")) == 0
+    assert out.with_name("submission.previous.json").read_bytes() == older
 
 
 def test_a_run_folder_is_a_checkpoint_too(files: dict[str, str]) -> None:
@@ -258,8 +341,8 @@ def test_every_setting_is_an_option() -> None:
     parser = argparse.ArgumentParser()
     add_settings(parser)
     assert Settings.read(parser.parse_args([])) == Settings()
-    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--likelihood"]
-    wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, likelihood=True)
+    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--forget"]
+    wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, forget=True)
     assert Settings.read(parser.parse_args(options)) == wanted
 
 

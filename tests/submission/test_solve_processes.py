@@ -19,7 +19,6 @@ TWO_PROCESSES = [sys.executable, "-m", "tests.several_processes", "2"]
 # What runs on Kaggle, beside submission.solve itself.
 RUNTIME = (
     "submission.launch",
-    "submission.likelihood",
     "arc_trm.predict",
     "submission.score",
     "submission.session",
@@ -52,12 +51,31 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
     assert len([line for line in done.stdout.splitlines() if line.startswith("wrote ")]) == 1
 
 
-def test_a_lost_process_leaves_a_valid_file(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "step", "votes"), [("adapting", 3, 4), ("voting", 6, 8)])
+def test_a_lost_process_leaves_a_valid_file_and_others_go_on(tmp_path: Path, where: str, step: int, votes: int) -> None:
+    words = solve_words(tmp_path, "--steps", "6", "--time-budget", ENDLESS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     program = str(REPOSITORY / "tests" / "submission" / "lost_process.py")
-    done = run([*torchrun, program, *solve_words(tmp_path, "--time-budget", ENDLESS)])
+    done = run([*torchrun, program, where, *words])
     assert done.returncode != 0
     assert_valid(tmp_path / "submission.json", TASKS)
+    again = run([sys.executable, "-m", "submission.solve", *words, "--resume"])
+    assert again.returncode == 0, again.stderr
+    assert f"going on at step {step} with {votes} votes" in again.stdout
+    summary = read_json(tmp_path / "submission.summary.json")
+    assert (summary["processes"], summary["adaptation_steps"], summary["votes"]) == (1, 6, 44)
+    assert not (tmp_path / "submission.state").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_before_any_write_goes_on_to_the_same_votes(quick_folder: Path) -> None:
+    done = run([sys.executable, "-m", "tests.submission.resumed", str(quick_folder)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) > 20
+    assert all(line.endswith(": the same votes") for line in lines), done.stdout
+    assert {"none", "step 2, voted 0", "step 4, voted 2"} <= {line.split("state ")[1].split(":")[0] for line in lines}
 
 
 def test_sigterm_ends_the_run_with_a_valid_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from arc_trm.vote import Predictions, Tally
 from data_prep.files import InputError
 from submission import submission_file as file_module
 from submission.attempts import draft_submission, read_submission
-from submission.submission_file import SubmissionFile, make_folder, read_summary, remarks, summary_path
+from submission.submission_file import SubmissionFile, make_folder, metrics_path, read_summary, remarks, summary_path
 from tests.arc_trm.plain_vote import votes_for
 from tests.submission.tiny import assert_valid, tiny_tasks
 
@@ -49,8 +49,7 @@ def test_the_file_is_complete_before_there_is_a_vote(tmp_path: Path) -> None:
 
 def test_an_older_submissions_summary_goes_with_it(tmp_path: Path) -> None:
     file = SubmissionFile(TASKS, tmp_path / "submission.json", facts={"checkpoint": "abc", "trained_on": ["a"]})
-    for name in ("submission.summary.json", "submission.meta.json"):
-        (tmp_path / name).write_text("old")
+    summary_path(file.path).write_text("old")
     file.open()
     assert read_summary(file.path) is None
     file.write()
@@ -77,10 +76,52 @@ def test_later_votes_add_to_earlier_ones(tmp_path: Path) -> None:
     assert_valid(file.path, TASKS)
 
 
+def test_a_file_with_more_votes_stays_until_there_are_as_many(tmp_path: Path) -> None:
+    first = SubmissionFile(TASKS, tmp_path / "submission.json")
+    first.open()
+    first.tally.add(vote_for(0, value=5, votes=3))
+    first.write()
+    before = first.path.read_bytes()
+    again = SubmissionFile(TASKS, first.path)
+    assert again.goes_on()
+    assert again.written is not None
+    assert again.written.predicted_attempts == first.summary()["predicted_attempts"]
+    again.tally.add(vote_for(0, value=7, votes=2))
+    again.write()
+    assert first.path.read_bytes() == before
+    assert (read_summary(first.path) or {})["votes"] == 3
+    again.tally.add(vote_for(0, value=7))
+    again.write()
+    assert colours(first.path, "a")[0] == 7
+
+
+def test_a_file_of_fallbacks_or_of_other_tasks_is_none_to_go_on_with(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json")
+    assert not file.goes_on()
+    file.open()
+    assert not file.goes_on()
+    file.write()
+    assert not file.goes_on()
+    file.tally.add(vote_for(0, value=5))
+    file.write()
+    assert not SubmissionFile(TASKS[1:], file.path).goes_on()
+    assert not SubmissionFile(TASKS, file.path, writes=False).goes_on()
+    assert SubmissionFile(TASKS, file.path).goes_on()
+
+
+def test_figures_are_kept_a_line_each(tmp_path: Path) -> None:
+    file = SubmissionFile(TASKS, tmp_path / "submission.json")
+    file.record({"step": 1, "loss": 0.5})
+    file.record({"step": 2})
+    lines = metrics_path(file.path).read_text().splitlines()
+    assert lines == ['{"step":1,"loss":0.5}', '{"step":2}']
+
+
 def test_only_the_main_process_writes(tmp_path: Path) -> None:
     file = SubmissionFile(TASKS, tmp_path / "submission.json", writes=False)
     file.open()
     file.write()
+    file.record({"step": 1})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,15 +172,6 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 def test_the_summary_stands_beside_the_submission() -> None:
     assert summary_path("x/submission.json") == Path("x/submission.summary.json")
-
-
-def test_what_the_version_before_wrote_into_two_files_is_read(tmp_path: Path) -> None:
-    (tmp_path / "s.meta.json").write_text('{"checkpoint": "c", "leak": false, "trained_on": ["a"]}')
-    assert remarks(read_summary(tmp_path / "s.json") or {})[1].startswith("CONTAMINATED")
-    (tmp_path / "s.summary.json").write_text('{"checkpoint": "c", "contaminated": ["a"], "votes": 3}')
-    found = read_summary(tmp_path / "s.json")
-    assert found is not None
-    assert (found["votes"], found["trained_on"]) == (3, ["a"])
 
 
 def test_what_is_not_known_about_a_checkpoint_is_not_claimed() -> None:

@@ -1,0 +1,83 @@
+"""The state of a solving run on disk: any number of processes go on from it, whenever and however the last ones ended.
+
+Beside `submission.json` stands the folder `submission.state`: the trainer's state (weights, averages, table, optimiser,
+carry), the schedule with its speeds, and the votes so far. It is written whole or not at all.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arc_trm.checkpoint import STATE, Export, Tensors, below, read_folder, write_folder
+from data_prep.files import InputError, set_aside, sha256_hex
+from data_prep.tasks import Task, task_digest
+from submission.settings import Settings
+from submission.submission_file import SubmissionFile
+
+VOTES = "votes/"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What `read_state` found."""
+
+    tensors: Tensors
+    facts: Mapping[str, Any]
+
+    def restore_votes(self, file: SubmissionFile) -> None:
+        """Let the file hold the votes of then."""
+        with file.tally.lock:
+            file.tally.restore({name: tensor.numpy() for name, tensor in below(self.tensors, VOTES).items()})
+            file.tally.replaceable = set(self.facts["replaceable"])
+
+
+def state_folder(out: Path) -> Path:
+    """`submission.state` beside `submission.json`."""
+    return out.with_name(f"{out.stem}.state")
+
+
+def identity(tasks: Sequence[Task], exports: Sequence[Export], settings: Settings) -> dict[str, Any]:
+    """What a state must agree on with the run that goes on from it."""
+    digest = sha256_hex("\n".join(f"{task.task_id} {task_digest(task)}" for task in tasks).encode())
+    checkpoints = [export.facts["sha256"] for export in exports]
+    return {"tasks": digest, "checkpoints": checkpoints, "seed": settings.seed, "forget": settings.forget}
+
+
+def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any]) -> None:
+    """Write the state of the main process with the votes of its file; where that fails the last state stays."""
+    if not file.writes:
+        return
+    with file.tally.lock, file.tolerated("saving the state; the last one stays"):
+        votes = {VOTES + name: torch.from_numpy(array.copy()) for name, array in file.tally.columns().items()}
+        replaceable = sorted(file.tally.replaceable)
+        write_folder(state_folder(file.path), STATE, {**tensors, **votes}, {**facts, "replaceable": replaceable})
+
+
+def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:
+    """The state beside the file, None (with a note) where there is none that is whole.
+
+    Raises InputError where it is of other tasks, checkpoints or settings.
+    """
+    folder = state_folder(file.path)
+    try:
+        tensors, facts = read_folder(folder, STATE)
+    except InputError as error:
+        if file.writes:
+            print(f"note: starting anew, for there is no state to go on from ({error})", file=sys.stderr)
+        return None
+    differing = [name for name, value in wanted.items() if facts["run"].get(name) != value]
+    if differing:
+        raise InputError(f"{folder}: of a run with other {', '.join(differing)}, expected the run to go on with")
+    return Saved(tensors, facts)
+
+
+def forget_state(file: SubmissionFile) -> None:
+    """Delete what an earlier run, or this one that is done, has left."""
+    if file.writes:
+        for folder in (state_folder(file.path), set_aside(state_folder(file.path))):
+            shutil.rmtree(folder, ignore_errors=True)
