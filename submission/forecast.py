@@ -39,7 +39,8 @@ def forecast(schedule: Schedule) -> Forecast:
     clock = _Clock(schedule.clock.now())
     plan = replace(schedule.clock, now=clock, phases={})
     copy = replace(schedule, clock=plan, answers=replace(schedule.answers), stepping=replace(schedule.stepping))
-    found = Forecast()
+    spent = schedule.clock.phases
+    found = Forecast({name: spent[name] for name in NAMES.values() if name in spent})
     while (unit := copy.next()).kind != Kind.END:
         began = clock.time
         if unit.kind == Kind.ADAPT:

@@ -329,7 +329,10 @@ def test_one_task_in_full(browser: Browser, folder: Path) -> None:
     labels = browser.run("[...document.querySelectorAll('svg[role=img]')].map((e) => e.getAttribute('aria-label'))")
     assert "Test input, 3 rows, 2 columns: 0 1; 2 3; 4 5" in labels
     assert "Leading 3 of 3 candidates, 5 votes; the truth is number 3" in texts(browser, "#task h4")
-    assert texts(browser, ".candidatefacts p")[:2] == ["2 votes (40.0 %) attempt 2", "halting probability 40.0 %"]
+    assert texts(browser, ".candidatefacts p")[:2] == [
+        "2 votes (66.7 %) attempt 1✓ truth",
+        "halting probability 27.5 %",
+    ]
     assert_quiet(browser)
 
 

@@ -245,18 +245,17 @@ def test_a_clean_checkpoint_is_called_so(folder: Path, capsys: pytest.CaptureFix
     assert "CONTAMINATED" not in text
 
 
-@pytest.mark.parametrize("name", ["summary", "meta"])
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b'{"checkpoint": "a", "leak": 0, "trained_on": []}', b'{"trained_on": "a"}']
 )
 def test_a_broken_summary_ends_in_one_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
-    (folder / f"submission.{name}.json").write_bytes(content)
+    (folder / "submission.summary.json").write_bytes(content)
     assert run(monkeypatch, *SCORE) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"error: submission.{name}.json: ")
+    assert captured.err.startswith("error: submission.summary.json: ")
     assert captured.err.count("\n") == 1
 
 

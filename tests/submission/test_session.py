@@ -379,7 +379,7 @@ def test_where_no_step_fits_into_memory_there_are_votes_without_adaptation(
     assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
-@pytest.mark.parametrize(("pace", "fewest", "most"), [(0.001, 128, 128), (0.05, 16, 127), (3.0, 15, 15)])
+@pytest.mark.parametrize(("pace", "fewest", "most"), [(0.001, 128, 128), (0.3, 16, 127), (3.0, 15, 15)])
 def test_a_task_has_as_many_puzzles_as_the_pace_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: float, fewest: int, most: int
 ) -> None:
