@@ -101,7 +101,7 @@ def solve_tasks(
     file = SubmissionFile(tasks, out, facts={"mode": "solving tasks of a program"})
     keep_older(out)
     file.open()
-    solve(file, checkpoint, settings or Settings(), TimePlan(time_budget))
+    solve(file, [checkpoint], settings or Settings(), TimePlan(time_budget))
     assert file.written is not None
     candidates = {output: file.tally.candidates(number) for number, output in enumerate(file.tally.outputs)}
     return Solved(file.written.submission, candidates, file.summary())
