@@ -16,7 +16,7 @@ from arc_trm.checkpoint import RowNames
 from arc_trm.config import RunConfig
 from arc_trm.sampler import TRANSPOSES, BoardSampler, Integers, RandomBits, Rows, Sampler
 from data_prep.boards import BoardRows, BoardStore
-from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE
+from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE, encode
 from data_prep.files import InputError
 from data_prep.grid import dihedral
 from data_prep.maze import is_valid_shortest, views
@@ -58,17 +58,9 @@ def upload(array: NDArray[np.generic], device: torch.device) -> Tensor:
 class Source(Protocol):
     """An endless supply of examples: what is offered to a batch slot depends on (seed, step, slot) alone."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of distinct tokens."""
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of one example."""
-
-    @property
-    def num_puzzles(self) -> int:
-        """Rows of the puzzle embedding table."""
+    vocab_size: int  # distinct tokens
+    seq_len: int  # tokens of one example
+    num_puzzles: int  # rows of the puzzle embedding table
 
     def offer(self, step: int, slots: slice) -> Batch:
         """The examples offered to these batch slots at this step."""
@@ -88,10 +80,10 @@ class Part:
 class ArcBatches:
     """Makes the examples of some groups on `device`, equal to what data_prep.canvas.encode makes of single pairs.
 
-    A bank holds the tokens of every grid under every dihedral element, without colour permutation, as lines of
-    side + 1 cells between runs of PAD. The spare cell takes the EOS that has no room, and makes a placement a
-    mere shift of where the window of side * (side + 1) cells begins: one row copy an example. The permutation
-    is a table of twelve tokens an example, in which the labels' PAD is IGNORE_LABEL.
+    A bank holds the canvas of every grid under every dihedral element, placed at (0, 0) and without colour permutation,
+    as lines of side + 1 cells behind as many of PAD. The spare cell takes the EOS that has no room, and makes a
+    placement a mere shift of where the window of side * (side + 1) cells begins: one row copy an example. The
+    permutation is a table of twelve tokens an example, in which the labels' PAD is IGNORE_LABEL.
     """
 
     def __init__(
@@ -111,17 +103,12 @@ class ArcBatches:
         used = np.ones(len(store.pair_groups), bool) if groups is None else np.isin(store.pair_groups, groups)
         pairs = np.flatnonzero(used)
         self.store, self.device, self.side, self.task_rows = store, torch.device(device), side, task_rows
+        self.seq_len = side**2  # tokens of one example
         self._positions = np.full(len(used), -1)
         self._positions[pairs] = np.arange(len(pairs))
         self._shapes = _entry_shapes(store, pairs, side)
-        self._bases, size = _entry_bases(self._shapes, side)
-        bank = _fill_bank(store, pairs, self._shapes, self._bases, size, side)
-        self._windows = torch.from_numpy(bank).to(self.device).unfold(0, side * (side + 1), 1)
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of one example."""
-        return self.side**2
+        bank = torch.from_numpy(_fill_bank(store, pairs, self._shapes, side).reshape(-1))
+        self._windows = bank.to(self.device).unfold(0, side * (side + 1), 1)
 
     def make(self, rows: Rows) -> Batch:
         """The examples of `rows`; a pair without a known output has labels IGNORE_LABEL alone.
@@ -135,8 +122,9 @@ class ArcBatches:
         placements = np.stack([rows.rows, rows.columns], axis=1)[:, None]
         if ((placements < 0) | (placements + shapes > self.side)).any():
             raise ValueError(f"a placement puts a grid outside the window of {self.side}x{self.side} cells")
-        shifts = rows.rows * (self.side + 1) + rows.columns
-        starts = upload((self._bases[entries] - shifts[:, None]).T.ravel(), self.device)
+        window = self.side * (self.side + 1)
+        first = (entries[0] * 8 + entries[1]) * 4 * window - rows.rows * (self.side + 1) - rows.columns
+        starts = upload(np.concatenate((first + window, first + 3 * window)), self.device)
         tables = upload(_token_tables(rows.permutations), self.device)
         lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
         tokens = lines[..., : self.side].long().view(2, len(rows), self.seq_len)
@@ -172,40 +160,15 @@ def _entry_shapes(store: ArcStore, pairs: Integers, side: int) -> Integers:
     return np.where(TRANSPOSES[:, None, None], shapes[:, None, :, ::-1], shapes[:, None])
 
 
-def _entry_bases(shapes: Integers, side: int) -> tuple[Integers, int]:
-    """Where every grid's first cell lies in the bank, int64[pairs, 8, 2], and the size of the bank.
-
-    Before a grid there is PAD for the furthest placement, behind it for the window at (0, 0); neighbours
-    share the longer of the two.
-    """
-    line, window = side + 1, side * (side + 1)
-    heights, widths = shapes.reshape(-1, 2).T
-    bodies = np.minimum(heights + 1, side) * line
-    before = (side - heights) * line + side - widths
-    behind = window - bodies
-    gaps = np.maximum(behind[:-1], before[1:])
-    bases = np.cumsum(np.concatenate([before[:1], bodies[:-1] + gaps]))
-    return bases.reshape(shapes.shape[:-1]), int(bases[-1] + window)
-
-
-def _fill_bank(
-    store: ArcStore, pairs: Integers, shapes: Integers, bases: Integers, size: int, side: int
-) -> NDArray[np.uint8]:
-    """The tokens of every grid and its EOS border in lines of side + 1 cells, PAD elsewhere, uint8[size]."""
-    bank = np.full(size, PAD, np.uint8)
+def _fill_bank(store: ArcStore, pairs: Integers, shapes: Integers, side: int) -> NDArray[np.uint8]:
+    """Empty lines, then the canvas of every grid in lines of side + 1 cells, uint8[pairs, 8, 2, 2, side, side + 1]."""
+    bank = np.zeros((len(pairs), 8, 2, 2, side, side + 1), np.uint8)  # zero is PAD
     for position, pair in enumerate(pairs.tolist()):
         for which, grid in enumerate((store.input(pair), store.output(pair))):
-            if grid is None or not shapes[position, 0, which, 0]:
-                continue
-            for t in range(8):
-                tokens = dihedral(grid, t) + np.uint8(COLOUR_OFFSET)
-                height, width = tokens.shape
-                end = min(height + 1, side)
-                base = bases[position, t, which]
-                lines = bank[base : base + end * (side + 1)].reshape(end, side + 1)
-                lines[:height, :width] = tokens
-                lines[:height, width] = EOS
-                lines[height:, :width] = EOS
+            if grid is not None and shapes[position, 0, which, 0]:
+                for t in range(8):
+                    canvas = encode(dihedral(grid, t), side=side)
+                    bank[position, t, which, 1, :, :side] = canvas.reshape(side, side)
     return bank
 
 

@@ -43,6 +43,7 @@ TRAINED = "training_tasks.json"  # in the run folder, see trained_so_far
 FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates"}
 # Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
 FREE_SETTINGS = ("log.", "model.activation_checkpointing")
+SLOW_STEP = 0.5  # seconds, beside which it does not matter that the device waits for a moment
 SHOWN = 60  # characters of a value in a line about a difference
 
 
@@ -269,11 +270,11 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class StopRequest:
     """Set by SIGTERM (preemption) or Ctrl-C: the run saves and ends after the step in work."""
 
-    def __init__(self) -> None:
-        self.requested = False
+    requested: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -312,15 +313,13 @@ def train(
     signal that cuts an evaluation short loses nothing, since it is done again on resuming.
     """
     settings, quiet = trainer.config.log, not trainer.accelerator.is_main_process
-    # Where asking the other processes makes the device wait, they are asked only when metrics do so anyway.
-    waits = trainer.accelerator.num_processes > 1 and trainer.accelerator.device.type != "cpu"
-    every, saved = settings.every if waits else 1, now()
+    every, saved, asked, signalled = 1, now(), now(), False
     with stop_on_signal() as stop, Progress("training", trainer.planned_steps, trainer.step, quiet=quiet) as bar:
 
-        def enough() -> bool:
-            return stop.requested or (deadline is not None and now() >= deadline)
+        def late() -> bool:
+            return deadline is not None and now() >= deadline
 
-        trainer.should_stop = lambda: trainer.agreed(enough())
+        trainer.should_stop = lambda: trainer.agreed(stop.requested or late())
         _evaluate_if_due(trainer, evaluate, log)
         while trainer.step < trainer.planned_steps:
             trainer.train_step()
@@ -330,16 +329,26 @@ def train(
                 saved = now()
                 _evaluate_if_due(trainer, evaluate, log)
             if trainer.step % every == 0:
-                over, due = trainer.each_agreed(enough(), now() >= saved + 60 * settings.checkpoint_minutes)
+                due, slow = now() >= saved + 60 * settings.checkpoint_minutes, now() - asked > SLOW_STEP * every
+                signalled, over, due, slow = trainer.each_agreed(stop.requested, late(), due, slow)
+                every, asked = settings.every if asking_waits(trainer) and not slow else 1, now()
                 if due:
                     save(trainer, out, facts)
                     saved = now()
-                if over:
+                if signalled or over:
                     break
         save(trainer, out, facts)
-    if stop.requested:
+    if signalled:
         return "stopped by a signal"
     return "finished" if trainer.step >= trainer.planned_steps else "out of time"
+
+
+def asking_waits(trainer: Trainer) -> bool:
+    """Whether asking the other processes makes the device wait: then they are asked when metrics do so anyway.
+
+    Steps that take long can wait, and a launcher that was told to end does not: there they are asked at every step.
+    """
+    return trainer.accelerator.num_processes > 1 and trainer.accelerator.device.type != "cpu"
 
 
 def _report_if_due(trainer: Trainer, log: MetricLog) -> str | None:

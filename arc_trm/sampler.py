@@ -97,6 +97,7 @@ class Sampler:
         """
         trains = store.pair_training if groups is None else store.pair_training & np.isin(store.pair_groups, groups)
         self._pairs = np.flatnonzero(trains)
+        self.examples_per_epoch = len(self._pairs)  # of one pass over the groups
         if not len(self._pairs):
             raise ValueError(f"no training pair in {len(store.groups if groups is None else groups)} groups")
         visited, self._sizes = np.unique(store.pair_groups[self._pairs], return_counts=True)
@@ -118,11 +119,6 @@ class Sampler:
             except ValueError as error:
                 raise ValueError(f"task {store.groups[store.pair_groups[pair]].name}: {error}") from error
         return limits
-
-    @property
-    def examples_per_epoch(self) -> int:
-        """The number of examples of one pass over the groups."""
-        return len(self._pairs)
 
     def rows(self, step: int, slots: slice) -> Rows:
         """The examples offered to `slots` (within 0..batch_size) at `step`."""

@@ -10,6 +10,7 @@ until a row would halt); and `puzzles_per_second`, the first batch's start-up in
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,6 @@ from accelerate import Accelerator
 
 from arc_trm.batches import CHECKS, board_batch
 from arc_trm.checkpoint import read_export
-from arc_trm.config import RunConfig
 from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
@@ -36,12 +36,15 @@ from data_prep.store import ArcStore, open_store
 PASSES = (1, 2, 5, 10, 100, 1000)
 
 
-def evaluation(store: ArcStore | BoardStore, config: RunConfig) -> Evaluate | None:
+def evaluation(store: ArcStore | BoardStore) -> Evaluate | None:
     """What scores a trainer's averaged weights on the tasks or test puzzles of its dataset; None: nothing is scored.
 
     An evaluation that the trainer asks to stop has no scores.
     """
-    return arc_evaluation(store, config) if isinstance(store, ArcStore) else board_evaluation(store, config)
+    if isinstance(store, BoardStore):
+        return partial(evaluate_boards, store)
+    solutions = solutions_of(store)
+    return partial(evaluate_arc, store, solutions) if solutions else None
 
 
 # ARC ------------------------------------------------------------------------------------------------------------------
@@ -59,24 +62,17 @@ def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
     return solutions
 
 
-def arc_evaluation(store: ArcStore, config: RunConfig) -> Evaluate | None:
-    """What lets a trainer's model vote on the scored tasks of `store` as in a competition, and scores the votes."""
-    solutions = solutions_of(store)
-    if not solutions:
-        return None
+def evaluate_arc(store: ArcStore, solutions: dict[str, list[Grid]], trainer: Trainer) -> dict[str, float]:
+    """Let a trainer's model vote on the scored tasks of `store` as in a competition, and score the votes."""
+    config, quiet = trainer.config, not trainer.accelerator.is_main_process
     outputs, asked = outputs_of_store(store)
     rows = evaluation_rows(store, augmentations=config.log.evaluation_augmentations)
     windows, task_rows = config.train.canvas != "full", config.model.embedding_rows == "task"
-
-    def evaluate(trainer: Trainer) -> dict[str, float]:
-        voter = Voter(store, asked, config.train.batch_size, trainer.accelerator, windows, task_rows=task_rows)
-        tally = Tally(outputs)
-        quiet = not trainer.accelerator.is_main_process
-        with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:
-            complete = voter.vote(trainer.predictor(), rows, tally, bar.update, trainer.should_stop)
-        return tally_scores(tally, solutions) if complete else {}
-
-    return evaluate
+    voter = Voter(store, asked, config.train.batch_size, trainer.accelerator, windows, task_rows=task_rows)
+    tally = Tally(outputs)
+    with trainer.averaged(), Progress("evaluating", len(rows), unit="answers", quiet=quiet) as bar:
+        complete = voter.vote(trainer.predictor(), rows, tally, bar.update, trainer.should_stop)
+    return tally_scores(tally, solutions) if complete else {}
 
 
 def tally_scores(tally: Tally, solutions: dict[str, list[Grid]]) -> dict[str, float]:
@@ -121,17 +117,12 @@ def score_boards(
     return {name: total / len(store.test) for name, total in zip(names, totals, strict=True)}
 
 
-def board_evaluation(store: BoardStore, config: RunConfig) -> Evaluate:
-    """What evaluates a trainer on the test puzzles of `store`."""
-
-    def evaluate(trainer: Trainer) -> dict[str, float]:
-        with trainer.averaged():
-            figures = score_boards(
-                trainer.predictor(), store, config.train.batch_size, trainer.accelerator, trainer.should_stop
-            )
-        return {f"evaluation/{name}": value for name, value in figures.items()}
-
-    return evaluate
+def evaluate_boards(store: BoardStore, trainer: Trainer) -> dict[str, float]:
+    """Score a trainer on the test puzzles of `store`."""
+    size = trainer.config.train.batch_size
+    with trainer.averaged():
+        figures = score_boards(trainer.predictor(), store, size, trainer.accelerator, trainer.should_stop)
+    return {f"evaluation/{name}": value for name, value in figures.items()}
 
 
 # The program ----------------------------------------------------------------------------------------------------------

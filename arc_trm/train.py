@@ -134,7 +134,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     if accelerator.is_main_process:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
-    evaluate = evaluation(data.store, config)
+    evaluate = evaluation(data.store)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     try:
         with run.explained_memory(config, accelerator.device, lambda: run.last_good(trainer, out)):

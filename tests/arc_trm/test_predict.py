@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from arc_trm.batches import ArcBatches, Batch, Part
 from arc_trm.predict import Answers, MemoryLimit, Predictor, predict
 from arc_trm.sampler import evaluation_rows
-from arc_trm.scoring import PASSES, arc_evaluation
+from arc_trm.scoring import PASSES, evaluation
 from arc_trm.trainer import Trainer
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import random_task
@@ -21,7 +21,8 @@ ARC = with_settings(
     TINY,
     model={"vocab_size": 12, "seq_len": 900, "latent_steps": 1, "deep_steps": 1},
     halting={"max_supervision_steps": 2},
-    train={"canvas": "sizes", "steps": 3},
+    train={"canvas": "sizes", "steps": 3, "batch_size": 3},
+    log={"evaluation_augmentations": 2},
 )
 
 
@@ -112,11 +113,9 @@ def test_memory_for_not_even_one_row_is_an_error() -> None:
 
 # The competition's score while training -----------------------------------------------------------------------------
 
-EVALUATED = with_settings(ARC, train={"batch_size": 3}, log={"evaluation_augmentations": 2})
-
 
 def test_an_evaluation_has_the_three_scores_and_every_pass() -> None:
-    evaluate = arc_evaluation(small_store(), EVALUATED)
+    evaluate = evaluation(small_store())
     assert evaluate is not None
     scores = evaluate(arc_trainer())
     names = ["outputs", "task_mean", "tasks", *(f"pass@{k}" for k in PASSES)]
@@ -137,7 +136,7 @@ def test_an_evaluation_judges_the_averaged_weights_and_puts_the_others_back() ->
         return trainer.model(*arguments)
 
     trainer.running = looked_at  # type: ignore[assignment]
-    evaluate = arc_evaluation(small_store(), EVALUATED)
+    evaluate = evaluation(small_store())
     assert evaluate is not None
     evaluate(trainer)
     assert seen
@@ -154,7 +153,7 @@ def test_an_evaluation_that_is_to_stop_has_no_scores() -> None:
         return len(asked) == 2
 
     trainer.should_stop = stop
-    evaluate = arc_evaluation(small_store(), EVALUATED)
+    evaluate = evaluation(small_store())
     assert evaluate is not None
     assert evaluate(trainer) == {}
     assert len(asked) == 2
@@ -163,8 +162,8 @@ def test_an_evaluation_that_is_to_stop_has_no_scores() -> None:
 def test_nothing_scored_is_nothing_to_evaluate() -> None:
     rng = np.random.default_rng(2)
     task = random_task(rng, "t", [((3, 5), (2, 7))], [((3, 5), None)])
-    assert arc_evaluation(build_store([TaskEntry.all_pairs(task)], 3, seed=1), EVALUATED) is None
-    assert arc_evaluation(build_store([TaskEntry.demonstrations_only(task)], 3, seed=1), EVALUATED) is None
+    assert evaluation(build_store([TaskEntry.all_pairs(task)], 3, seed=1)) is None
+    assert evaluation(build_store([TaskEntry.demonstrations_only(task)], 3, seed=1)) is None
 
 
 def test_the_perfect_model_solves_everything() -> None:
@@ -189,6 +188,7 @@ def test_the_perfect_model_solves_everything() -> None:
 
     plain = trainer.predictor()
     trainer.predictor = lambda: Perfect(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
-    evaluate = arc_evaluation(store, with_settings(EVALUATED, log={"evaluation_augmentations": 7}))
+    trainer.config = with_settings(ARC, log={"evaluation_augmentations": 7})
+    evaluate = evaluation(store)
     assert evaluate is not None
     assert set(evaluate(trainer).values()) == {1.0}

@@ -184,6 +184,25 @@ def comparable(out: Path) -> dict[str, Any]:
     return {name: value for name, value in left.items() if "step-" not in name or "step-00000020" in name}
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, [1, 5, 10, 15, 20]), (2.0, list(range(1, 21)))])
+def test_processes_on_gpus_are_asked_at_reports_or_where_steps_are_slow_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
+) -> None:
+    """So that a launcher that waits half a minute sees the checkpoint."""
+    trainer, log = start(tmp_path)
+    asked: list[int] = []
+    real = trainer.each_agreed
+
+    def each_agreed(*mine: bool) -> tuple[bool, ...]:
+        asked.append(trainer.step)
+        return real(*mine)
+
+    monkeypatch.setattr(run, "asking_waits", lambda trainer: True)
+    monkeypatch.setattr(trainer, "each_agreed", each_agreed)
+    run.train(trainer, tmp_path, FACTS, None, log, now=lambda: seconds * trainer.step)
+    assert asked[: len(expected)] == expected
+
+
 def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGINT)

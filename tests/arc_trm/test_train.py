@@ -29,7 +29,7 @@ from arc_trm.checkpoint import (
 from arc_trm.config import RunConfig, check_config, ranges
 from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.run import flat
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Trainer, UnequalReplicas
 from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import puzzle_names, random_task
@@ -329,6 +329,20 @@ def test_memory_that_runs_out_later_ends_in_one_line_that_names_the_last_checkpo
     assert said.endswith(f"; the last good checkpoint is {tmp_path}/checkpoints/step-00000002")
 
 
+def test_replicas_that_differ_end_the_run_in_one_line(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(trainer: Trainer) -> None:
+        if trainer.step == 3:
+            raise UnequalReplicas("step 3: weights or puzzle embeddings of process 1 are not those of process 0")
+
+    monkeypatch.setattr(Trainer, "check_replicas", differ)
+    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path), *TINY, "--log.checkpoint-minutes", "0"]
+    said = refused(argv, capsys).splitlines()[-1]
+    assert said.startswith("error: step 3: weights or puzzle embeddings of process 1 are not those of process 0; ")
+    assert said.endswith(f"; the last good checkpoint is {tmp_path}/checkpoints/step-00000002")
+
+
 def test_another_export_is_started_from(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(dataset, tmp_path / "first")
     capsys.readouterr()
@@ -495,8 +509,8 @@ def test_two_launches_act_as_two_machines_and_a_signal_to_either_ends_both_with_
         machines[1].terminate()
         wait_for(lambda: "stopped by a signal" in told())
         machines[1].wait(HANG)
-        # The first machine's launcher would wait minutes for a word of the second's; its training process is done.
-        machines[0].terminate()
+        # The first machine's launcher waits minutes for a word of the second's, though its training process is done.
+        machines[0].kill()
         machines[0].wait(HANG)
     found = read_newest_checkpoint(tmp_path / "run", print)
     assert found is not None
