@@ -374,9 +374,14 @@ class Trainer:
     def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; processes, pieces of work and precision may differ.
 
-        Where canvas sizes or their slots differ (or the tensors hold no carry), all slots start anew. Raises
-        InputError for a model of other sizes.
+        A precision that was measured stays that of the state, so that a run goes on in the same arithmetic. Where
+        canvas sizes or their slots differ (or the tensors hold no carry), all slots start anew.
+        Raises InputError for a model of other sizes.
         """
+        measured = self.config.train.precision == "auto" and self.accelerator.device.type == "cpu"
+        carried = tensors.get(f"{CARRY}0/state0")
+        if measured and carried is not None and carried.dtype in (torch.float32, torch.bfloat16):
+            self.dtype = carried.dtype
         load_weights(self.model, below(tensors, MODEL))
         if self.ema is not None:  # a checkpoint that kept no average starts it at the weights
             averages = below(tensors, EMA)

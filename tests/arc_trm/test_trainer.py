@@ -278,6 +278,22 @@ def test_a_run_goes_on_in_another_precision() -> None:
     assert {part.dtype for work in second.work for part in work.carry.state} == {torch.float32}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("faster", [False, True])
+def test_a_measured_precision_stays_that_of_the_run_whatever_is_measured_later(
+    monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    config = with_settings(TINY, train={"precision": "auto"})
+    monkeypatch.setattr("arc_trm.device.bf16_is_faster", lambda model: faster)
+    first = tiny_trainer(config)
+    assert first.dtype == (torch.bfloat16 if faster else torch.float32)
+    losses(first, 5)
+    monkeypatch.setattr("arc_trm.device.bf16_is_faster", lambda model: not faster)
+    second = tiny_trainer(config)
+    second.load_state_dict(*snapshot(first))
+    assert second.dtype == first.dtype
+    assert losses(second, 3) == losses(first, 3)
+
+
 @pytest.mark.parametrize("sides", [(5,), (3, 4, 5), (4, 5)])
 def test_slots_of_another_layout_start_anew(sides: tuple[int, ...]) -> None:
     first = tiny_trainer(sides=SIDES)
