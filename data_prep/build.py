@@ -30,12 +30,12 @@ from data_prep.corpus import (
     conceptarc_corpus,
     download_conceptarc,
     merge,
-    own_corpus,
     pinned_corpus,
     split_off,
 )
-from data_prep.files import InputError, file_digest, refuse_foreign, run_program, whole
+from data_prep.files import InputError, file_digest, megabytes, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
+from data_prep.tasks import read_tasks
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
 HOLD_OUT_HELP = (
@@ -116,9 +116,11 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
     if not re.fullmatch(r"[\w.-]+", name):
         raise InputError(f"source {text!r}: expected NAME=PATH with a name of letters, digits, '.', '_' and '-'")
     if given:
-        whole_path, (head, colon, tail) = Path(path), path.rpartition(":")
         # A path may itself hold a colon: it is cut only when it does not exist as it stands.
-        return own_corpus(name, head, tail) if colon and not whole_path.exists() else own_corpus(name, whole_path)
+        head, colon, tail = path.rpartition(":")
+        split = colon and not Path(path).exists()
+        tasks = read_tasks(head, tail, name) if split else read_tasks(path, corpus=name)
+        return Corpus(name, "own", tuple(tasks))
     if name != CONCEPTARC:
         return pinned_corpus(name)
     if conceptarc is None:
@@ -240,11 +242,6 @@ def _read(kind: Kind, files: Sequence[Path], train_rows: int, test_rows: int | N
         for path, rows in zip(files, (train_total, test_total), strict=True)
     ]
     return train[~shared][:train_rows], test, {"source": "csv", "files": read, "left_out": int(shared.sum())}
-
-
-def megabytes(folder: Path) -> str:
-    """The size of all files in a folder."""
-    return f"{sum(file.stat().st_size for file in folder.iterdir()) / 1e6:.1f} MB"
 
 
 # The command --------------------------------------------------------------------------------------------------------

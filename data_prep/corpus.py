@@ -4,9 +4,10 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -141,11 +142,8 @@ def conceptarc_corpus(folder: Path | str) -> Corpus:
 
 def content_digest(folder: Path) -> str:
     """The content digest of ConceptARC's corpus folder: names and bytes of all JSON files in it."""
-    return _content_digest({file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*.json")})
-
-
-def _content_digest(files: Mapping[str, bytes]) -> str:
-    lines = (f"{sha256_hex(files[name])}  corpus/{name}\n" for name in sorted(files))
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.json")}
+    lines = (f"{file_digest(files[name])}  corpus/{name}\n" for name in sorted(files))
     return sha256_hex("".join(lines).encode(errors="surrogateescape"))
 
 
@@ -160,28 +158,18 @@ def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) ->
         return target
     try:
         with urllib.request.urlopen(url, timeout=60) as reply:
-            files = _task_files(reply.read())
+            packed = zipfile.ZipFile(io.BytesIO(reply.read()))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"cannot download ConceptARC from {url} ({error}); name a folder instead") from error
-    if _content_digest(files) != CONCEPTARC_DIGEST:
-        raise InputError(f"{url}: content digest {_content_digest(files)}, expected {CONCEPTARC_DIGEST}")
     with new_folder(target) as fresh:
-        for name, data in files.items():
-            (fresh / name).parent.mkdir(exist_ok=True)
-            (fresh / name).write_bytes(data)
+        for name in packed.namelist():  # tasks are */corpus/Concept/Task.json
+            if re.fullmatch(r"[\w.-]+/corpus/\w+/\w+\.json", name):
+                file = fresh.joinpath(*name.split("/")[2:])
+                file.parent.mkdir(exist_ok=True)
+                file.write_bytes(packed.read(name))
+        if (found := content_digest(fresh)) != CONCEPTARC_DIGEST:
+            raise InputError(f"{url}: content digest {found}, expected {CONCEPTARC_DIGEST}")
     return target
-
-
-def _task_files(archive: bytes) -> dict[str, bytes]:
-    """The files `*/corpus/Concept/Task.json` of an archive by `Concept/Task.json`, and no other shape of name."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-        names = [name.split("/") for name in packed.namelist() if ".." not in name and name.endswith(".json")]
-        return {"/".join(n[2:]): packed.read("/".join(n)) for n in names if len(n) == 4 and n[1] == "corpus"}
-
-
-def own_corpus(name: str, path: Path | str, solutions: Path | str | None = None) -> Corpus:
-    """A corpus from the user's own files, in any layout that `read_tasks` knows."""
-    return Corpus(name, "own", tuple(read_tasks(path, solutions, corpus=name)))
 
 
 # Merging ------------------------------------------------------------------------------------------------
@@ -228,8 +216,13 @@ def merge(
     entries = [entry for entry in entries if entry.task.name not in repeated]
 
     guarded_tasks = [task for corpus in (*scored, *guarded) for task in corpus.tasks]
-    leaks = find_leaks(((entry.task.name, _labels(entry)) for entry in entries), guarded_tasks)
-    of_own = tuple(leak for leak in leaks if _corpus_names(leak) & set(own))
+    labels = (
+        (entry.task.name, [(i, pair_digest(pair)) for i, pair in enumerate(entry.task.pairs) if entry.training[i]])
+        for entry in entries
+    )
+    leaks = find_leaks(labels, guarded_tasks)
+    chosen = set(own)
+    of_own = tuple(leak for leak in leaks if {leak.training.split("/")[0], leak.scored.split("/")[0]} & chosen)
     left_out = tuple(leak for leak in leaks if leak not in set(of_own))
     if of_own and not allow_leak:
         names = sorted({leak.training for leak in of_own})
@@ -254,14 +247,6 @@ def split_off(corpus: Corpus, count: int, side: int) -> tuple[Corpus, Corpus]:
     kept = tuple(task for task in corpus.tasks if task.task_id not in names)
     held = tuple(task for task in corpus.tasks if task.task_id in names)
     return replace(corpus, tasks=kept), replace(corpus, tasks=held)
-
-
-def _labels(entry: TaskEntry) -> list[tuple[int, Any]]:
-    return [(i, pair_digest(pair)) for i, pair in enumerate(entry.task.pairs) if entry.training[i]]
-
-
-def _corpus_names(leak: Leak) -> set[str]:
-    return {name.split("/", 1)[0] for name in (leak.training, leak.scored)}
 
 
 def _leave_out(entries: Sequence[TaskEntry], leaks: Sequence[Leak]) -> list[TaskEntry]:

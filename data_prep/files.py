@@ -272,6 +272,11 @@ def load_arrays(folder: Path, expected: ArrayTable, lengths: dict[str, int]) -> 
     return arrays
 
 
+def megabytes(folder: Path) -> str:
+    """The size of all files in a folder."""
+    return f"{sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) / 1e6:.1f} MB"
+
+
 def verify_digests(folder: Path, manifest: Manifest) -> None:
     """Raise InputError naming the first file whose content is not what the manifest recorded."""
     for name, digest in manifest.get("digests", {}).items():

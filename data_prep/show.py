@@ -26,7 +26,7 @@ import numpy as np
 
 from data_prep.boards import SPLITS, BoardStore
 from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
-from data_prep.files import MANIFEST, InputError, Manifest, read_manifest, run_program
+from data_prep.files import MANIFEST, InputError, Manifest, megabytes, read_manifest, run_program
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, load, open_store
 from data_prep.tasks import Pair, Task, read_tasks
@@ -112,13 +112,9 @@ def show_task(task: Task) -> str:
     lines = [f"{task.name}: {_number(len(task.demonstrations), 'demonstration')}, {_number(len(task.tests), 'test')}"]
     for role, pairs in (("demonstration", task.demonstrations), ("test", task.tests)):
         for i, pair in enumerate(pairs):
-            lines += ["", f"{role} {i}: {_shape(pair.input)} → {_shape(pair.output)}", show_pair(pair)]
+            drawn = beside([render(pair.input), "?" if pair.output is None else render(pair.output)])
+            lines += ["", f"{role} {i}: {_shape(pair.input)} → {_shape(pair.output)}", drawn]
     return "\n".join(lines)
-
-
-def show_pair(pair: Pair) -> str:
-    """Input and output next to each other."""
-    return beside([render(pair.input), "?" if pair.output is None else render(pair.output)])
 
 
 def _shape(grid: Grid | None) -> str:
@@ -174,8 +170,7 @@ def describe_dataset(folder: Path) -> str:
     rows += [(name.replace("_", " "), f"{count:,}") for name, count in manifest.get("counts", {}).items()]
     if manifest["kind"] == "arc":
         rows += _arc_rows(load(folder), manifest)
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    return _table(str(folder), [*rows, ("on disk", f"{size / 1e6:.1f} MB")])
+    return _table(str(folder), [*rows, ("on disk", megabytes(folder))])
 
 
 def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:

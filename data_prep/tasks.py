@@ -96,7 +96,8 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
     file, or of sorted file names. Raises InputError naming file, task and field.
     """
     path = Path(path)
-    tasks = list(_read_folder(path, corpus) if path.is_dir() else _read_file(path, corpus))
+    files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    tasks = [task for file in files for task in _read_file(file, corpus, alone=not path.is_dir())]
     if not tasks:
         raise InputError(f"{path}: no task found, expected JSON task files")
     for name, count in Counter(task.task_id for task in tasks).items():
@@ -105,14 +106,10 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
     return tasks if solutions is None else _add_outputs(tasks, read_solutions(solutions), path, solutions)
 
 
-def _read_folder(folder: Path, corpus: str) -> Iterator[Task]:
-    for file in sorted(folder.rglob("*.json")):
-        yield parse_task(read_json_once(file), file.stem, corpus, str(file))
-
-
-def _read_file(file: Path, corpus: str) -> Iterator[Task]:
+def _read_file(file: Path, corpus: str, alone: bool) -> Iterator[Task]:
+    """The task in a file of a folder; those in one that is read `alone`, which may also be a table of tasks."""
     value = read_json_once(file)
-    if isinstance(value, dict) and "train" in value and isinstance(value["train"], list):
+    if not alone or (isinstance(value, dict) and isinstance(value.get("train"), list)):
         yield parse_task(value, file.stem, corpus, str(file))
     elif isinstance(value, dict):
         yield from parse_table(value, corpus, str(file))
@@ -131,13 +128,13 @@ def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
     value = read_json_once(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [grid, ...], ...}}")
-    return {task_id: _parse_outputs(grids, f"{path}: task {task_id}") for task_id, grids in value.items()}
-
-
-def _parse_outputs(value: object, where: str) -> list[Grid]:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{where}: found {describe(value)}, expected a list of output grids")
-    return [parse_grid(grid, f"{where}, output {i}") for i, grid in enumerate(value)]
+    for task_id, grids in value.items():
+        if not isinstance(grids, list) or not grids:
+            raise InputError(f"{path}: task {task_id}: found {describe(grids)}, expected a list of output grids")
+    return {
+        task_id: [parse_grid(grid, f"{path}: task {task_id}, output {i}") for i, grid in enumerate(grids)]
+        for task_id, grids in value.items()
+    }
 
 
 def _add_outputs(
