@@ -25,6 +25,10 @@ from submission.settings import Settings
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
 
 
+# Settings that training has by the same name.
+SAME = ("lr", "puzzle_lr", "weight_decay", "puzzle_weight_decay", "warmup_steps", "ema", "precision", "compile")
+
+
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
     """The trainer's configuration for adapting `export`; settings of 0 keep what the export was trained with."""
     model, halting = export.model, export.halting
@@ -37,16 +41,9 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
     train = TrainConfig(
         batch_size=shared_size(settings.batch_size or BATCH_SIZES.get(device.type, BATCH_SIZES["cpu"]), processes),
         steps=settings.steps or 0,
-        lr=settings.lr,
-        puzzle_lr=settings.puzzle_lr,
-        weight_decay=settings.weight_decay,
-        puzzle_weight_decay=settings.puzzle_weight_decay,
-        warmup_steps=settings.warmup_steps,
-        ema=settings.ema,
+        **{name: getattr(settings, name) for name in SAME},
         # The token-mixing MLP is built for one length.
         canvas="sizes" if settings.canvas != "full" and model.mixer == "attention" else "full",
-        precision=settings.precision,  # type: ignore[arg-type]
-        compile=settings.compile,
     )
     return RunConfig(model=model, halting=halting, train=train, log=LogConfig(track="none"), seed=settings.seed)
 

@@ -39,9 +39,9 @@ PROBE_SECONDS = 300.0
 PROBE = "from submission.launch import print_working_gpus; print_working_gpus()"
 # What the driver says, without torch; one line of numbers.
 LISTING = ["bash", "-c", "nvidia-smi --query-gpu=index --format=csv,noheader | xargs"]
-# A start that ends within so many seconds has failed soon; after so many of these in a row there is no further one,
-# nor with fewer seconds left.
-SOON, MOST_FAILURES, LEAST = 600.0, 3, 60.0
+# A start that ends within so many seconds, before it has surely saved a state, has failed soon; after so many of these
+# in a row there is no further one, nor with fewer seconds left.
+SOON, MOST_FAILURES, LEAST = 1800.0, 3, 60.0
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 # A checkpoint for hidden tasks may have seen all public ones: then the rehearsal proves that all works, and no more.

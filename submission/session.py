@@ -122,9 +122,10 @@ class Session:
         if self.export.model.embedding_rows == "task" or pace <= 0:
             return
         visits = forecast(self.schedule).steps * self.trainer.batch_size / len(self.store.groups)
-        fewer = max(LEAST_AUGMENTATIONS, int(visits / LEAST_VISITS) - 1)
+        # Every process has its own clock, and all must build the same.
+        [fewer] = agreed_values([max(LEAST_AUGMENTATIONS, visits // LEAST_VISITS - 1)], self.accelerator)
         if fewer < self.augmentations:
-            self.build(fewer)
+            self.build(int(fewer))
             self.guess_pace(pace)
 
     def guess_pace(self, pace: float) -> None:

@@ -59,6 +59,7 @@ class SubmissionFile:
     facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
+    records: bool = True  # its figures can be written
     least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
@@ -123,10 +124,16 @@ class SubmissionFile:
             self.facts |= facts
 
     def record(self, values: Mapping[str, float]) -> None:
-        """Append a line to `submission.metrics.jsonl`."""
-        if self.writes:
-            with self.tolerated("metrics"), metrics_path(self.path).open("ab") as lines:
-                lines.write(orjson.dumps(values) + b"\n")
+        """Append a line to `submission.metrics.jsonl`, as long as that can be written."""
+        if self.writes and self.records:
+            self.records = False
+            with self.tolerated("figures of the run"):
+                try:
+                    with metrics_path(self.path).open("ab") as lines:
+                        lines.write(orjson.dumps(values) + b"\n")
+                except OSError as error:
+                    raise InputError(f"{metrics_path(self.path)}: cannot write ({error.strerror})") from error
+                self.records = True
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:

@@ -1,7 +1,7 @@
 // The overview, the list of tasks, and moving between them. What is chosen stands in the address after "#".
 
 const byId = (id) => document.getElementById(id);
-const DEFAULTS = { q: "", status: "all", sort: "file", digits: "", task: "" };
+const DEFAULTS = { q: "", status: "all", sort: "file", task: "" };
 let state = { ...DEFAULTS };
 
 // Every task, with what filters, order and cards need.
@@ -130,13 +130,11 @@ function readAddress() {
   if (!(state.status in FILTERS)) state.status = DEFAULTS.status;
   if (!(state.sort in SORTS)) state.sort = DEFAULTS.sort;
   for (const id of ["q", "status", "sort"]) byId(id).value = state[id];
-  byId("digits").checked = Boolean(state.digits);
 }
 
 // Typing must not fill the history of the browser, so controls replace the address.
 function onControl() {
   for (const id of ["q", "status", "sort"]) state[id] = byId(id).value;
-  state.digits = byId("digits").checked ? "1" : "";
   history.replaceState(null, "", address({}));
   show();
 }
@@ -160,7 +158,7 @@ for (const filter of Object.values(FILTERS)) filter[0] += ` (${TASKS.filter(filt
 overview();
 addOptions("status", FILTERS);
 addOptions("sort", SORTS);
-for (const id of ["tools", "digits"]) byId(id).addEventListener("input", onControl);
+byId("tools").addEventListener("input", onControl);
 byId("tools").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("hashchange", onAddress);
 addEventListener("keydown", onKey);

@@ -28,7 +28,7 @@ function card(task) {
     task.films.length ? "film" : ""];
   return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
     make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
-    drawn[`${task.number}/${state.digits}`] ??= make("span", { class: "thumbs", "aria-hidden": "true" },
+    drawn[task.number] ??= make("span", { class: "thumbs", "aria-hidden": "true" },
       thumb("input", output.input), thumb(second ? "attempt 2" : "attempt 1", attempt, wrong),
       known ? thumb("truth", output.truth) : thumb("attempt 2", output.attempts[1])),
     make("span", { class: "cardfoot" }, facts.filter(Boolean).map((fact) => make("span", {}, fact)))));

@@ -85,7 +85,7 @@ def test_a_file_with_more_votes_stays_until_there_are_as_many(tmp_path: Path) ->
     again = SubmissionFile(TASKS, first.path)
     assert again.goes_on()
     assert again.written is not None
-    assert again.written.predicted_attempts == first.summary()["predicted_attempts"]
+    assert again.written.fallback_attempts == 7
     again.tally.add(vote_for(0, value=7, votes=2))
     again.write()
     assert first.path.read_bytes() == before
@@ -105,7 +105,6 @@ def test_a_file_of_fallbacks_or_of_other_tasks_is_none_to_go_on_with(tmp_path: P
     file.tally.add(vote_for(0, value=5))
     file.write()
     assert not SubmissionFile(TASKS[1:], file.path).goes_on()
-    assert not SubmissionFile(TASKS, file.path, writes=False).goes_on()
     assert SubmissionFile(TASKS, file.path).goes_on()
 
 
@@ -115,6 +114,11 @@ def test_figures_are_kept_a_line_each(tmp_path: Path) -> None:
     file.record({"step": 2})
     lines = metrics_path(file.path).read_text().splitlines()
     assert lines == ['{"step":1,"loss":0.5}', '{"step":2}']
+    metrics_path(file.path).unlink()
+    metrics_path(file.path).mkdir()
+    for step in range(3):
+        file.record({"step": step})
+    assert len(file.troubles) == 1, "it is said once"
 
 
 def test_only_the_main_process_writes(tmp_path: Path) -> None:
