@@ -6,6 +6,7 @@ EOS may go on beyond it and is repeated on the full canvas.
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -128,9 +129,9 @@ def _halved(size: int, needed: int) -> int:
 
 @dataclass
 class MemoryLimit:
-    """How many rows are answered at once: half as many whenever memory runs out."""
+    """How many rows are answered at once: half as many whenever memory runs out, from then on."""
 
-    at_once: int
+    at_once: int = 1 << 31  # no limit yet
 
     def answer(self, predictor: Predictor, batch: Batch) -> Answers:
         """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
@@ -138,11 +139,12 @@ class MemoryLimit:
             try:
                 parts = [predictor.answer(part) for part in _pieces(batch, self.at_once)]
             except (MemoryError, RuntimeError) as error:
-                if not out_of_memory(error) or self.at_once == 1:
+                tried = min(self.at_once, len(batch.inputs))
+                if not out_of_memory(error) or tried == 1:
                     raise
             else:
                 return Answers(*map(torch.cat, zip(*parts, strict=True)))
-            self.at_once = -(-self.at_once // 2)
+            self.at_once = -(-tried // 2)
             torch.cuda.empty_cache()
             print(f"note: out of memory, going on with {self.at_once} rows at once", file=sys.stderr)
 
@@ -175,10 +177,15 @@ def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> 
 
 
 def predict(
-    predictor: Predictor, batches: ArcBatches, rows: Rows, batch_size: int, accelerator: Accelerator
+    predictor: Predictor,
+    batches: ArcBatches,
+    rows: Rows,
+    batch_size: int,
+    accelerator: Accelerator,
+    limit: MemoryLimit | None = None,
 ) -> Iterator[Predicted]:
     """Answer `rows` in order, `batch_size` at a time over all processes; every process gets every answer."""
-    within_memory = MemoryLimit(-(-batch_size // accelerator.num_processes))
+    within_memory = limit or MemoryLimit()
     for chunk, mine, valid in shared_batches(rows, batch_size, accelerator):
         tokens, halting, _ = within_memory.answer(predictor, batches.make(mine))
         if accelerator.num_processes > 1:
@@ -215,6 +222,7 @@ class Voter:
     task_rows: bool = False  # embedding rows belong to tasks, not to puzzles
     unclosed: int = 0  # answers so far that a window did not close
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
+    _limits: dict[int, MemoryLimit] = field(default_factory=lambda: defaultdict(MemoryLimit))  # found in earlier passes
 
     def vote(
         self,
@@ -284,7 +292,8 @@ class Voter:
             yield self._made(side).make(part[np.arange(share) % len(part)])
 
     def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
-        return predict(predictor, self._made(side), rows, self.at_once(len(rows), side), self.accelerator)
+        at_once, limit = self.at_once(len(rows), side), self._limits[side]
+        return predict(predictor, self._made(side), rows, at_once, self.accelerator, limit)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:

@@ -8,10 +8,11 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, Batch, Part
-from arc_trm.predict import Answers, MemoryLimit, Predictor, predict
+from arc_trm.predict import Answers, MemoryLimit, Predictor, Voter, outputs_of_store, predict
 from arc_trm.sampler import evaluation_rows
 from arc_trm.scoring import PASSES, evaluation
 from arc_trm.trainer import Trainer
+from arc_trm.vote import Tally
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import random_task
 from tests.arc_trm.training import TINY, ToySource, identical, lively_model, losses, tiny_trainer, with_settings
@@ -97,6 +98,17 @@ def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixtur
     assert limit.at_once == 2
     notes = capsys.readouterr().err.splitlines()
     assert notes == [f"note: out of memory, going on with {rows} rows at once" for rows in (4, 2)]
+
+
+def test_a_second_pass_knows_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    store, trainer = small_store(), arc_trainer()
+    outputs, asked = outputs_of_store(store)
+    plain = trainer.predictor()
+    narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    voter, rows = Voter(store, asked, 8, trainer.accelerator), evaluation_rows(store, augmentations=2)
+    for notes in (2, 0):
+        assert voter.vote(narrow, rows, Tally(outputs), lambda count: None)
+        assert len(capsys.readouterr().err.splitlines()) == notes
 
 
 def test_memory_for_not_even_one_row_is_an_error() -> None:
