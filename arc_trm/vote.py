@@ -159,11 +159,6 @@ def _augmentation_numbers(predictions: Predictions) -> NDArray[np.int64]:
 # Candidates and their votes -----------------------------------------------------------------------------------------
 
 
-def grid_key(grid: Grid) -> bytes:
-    """One byte height, one byte width, the cells row major; equal for equal grids only."""
-    return bytes(grid.shape) + np.ascontiguousarray(grid, dtype=np.uint8).tobytes()
-
-
 def key_grid(key: bytes) -> Grid:
     """The grid of a key (read-only, shares the key's memory)."""
     return np.frombuffer(key, dtype=np.uint8, offset=2).reshape(key[0], key[1])

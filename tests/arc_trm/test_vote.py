@@ -19,7 +19,6 @@ from arc_trm.vote import (
     Predictions,
     Tally,
     candidate_keys,
-    grid_key,
     key_grid,
     outputs_of,
     score_ranked,
@@ -244,13 +243,6 @@ def test_outputs_are_listed_in_order_of_tasks_and_tests() -> None:
     pair = Pair(GRIDS[0], None)
     tasks = [Task("b", "own", (pair,), (pair, pair)), Task("a", "own", (pair,), (pair,))]
     assert outputs_of(tasks) == (("b", 0), ("b", 1), ("a", 0))
-
-
-@given(st.integers(1, 30), st.integers(1, 30), SEEDS)
-def test_a_key_holds_the_grid(height: int, width: int, seed: int) -> None:
-    grid = np.random.default_rng(seed).integers(0, 10, (height, width), dtype=np.uint8)
-    assert np.array_equal(key_grid(grid_key(grid)), grid)
-    assert np.array_equal(key_grid(grid_key(grid.T)), grid.T)
 
 
 # Files ------------------------------------------------------------------------------------------------------
