@@ -12,7 +12,7 @@ SHELL := bash
 .SHELLFLAGS := -e -u -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench sanity rehearse package push submit clean
+.PHONY: help install demo test lint bench gpu gpu-kit sanity rehearse package push submit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,12 @@ lint: install ## check style, format and types
 
 bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+gpu: install ## find out on a GPU what works and how fast (docs/gpu.md); ARGS="--call 1": a third of it
+	$(BIN)/python -m tests.gpu $(ARGS)
+
+gpu-kit: install ## gather what a machine with a GPU and without network needs: gpu-kit/
+	$(BIN)/python -m tests.gpu.kit $(ARGS)
 
 sanity: install ## train small Sudoku and maze models and say whether they learned; ARGS="--out DIR"
 	$(BIN)/python -m arc_trm.sanity $(or $(ARGS),--out runs/sanity)

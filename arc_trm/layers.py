@@ -5,7 +5,6 @@ computes in the precision of its input, so the model decides it once, where the 
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -57,14 +56,6 @@ def grid_rotary_table(rows: Tensor, columns: Tensor, head_size: int) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()))
 
 
-def rotate(x: Tensor, rotary: Tensor) -> Tensor:
-    """Turn x [b, l, h, k] by the angles of its position; `rotary` is [2, l, k]. Computed in float32."""
-    cosines, sines = rotary[:, :, None, :]
-    half = x.shape[-1] // 2
-    signed = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
-    return torch.addcmul(x * cosines, x.roll(half, dims=-1), signed).to(x.dtype)
-
-
 def swiglu_width(size: int, expansion: float) -> int:
     """Inner width of a SwiGLU over `size` features: expansion · size · 2/3, up to a multiple of 256."""
     return math.ceil(round(expansion * size * 2 / 3) / 256) * 256
@@ -78,14 +69,18 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(truncated_normal((outputs, inputs), 1 / math.sqrt(inputs)))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] to [..., outputs]."""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
+        """[..., inputs] to [..., outputs]; added to `onto`, which is overwritten where nothing is differentiated."""
+        weight = self.weight.to(x.dtype)
+        if onto is None:
+            return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return onto + F.linear(x, weight)
+        return onto.flatten(0, -2).addmm_(x.flatten(0, -2), weight.t()).view_as(onto)
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x)) over the last axis (Shazeer 2020)."""
+    """x + down(silu(gate(x)) · up(x)) over the last axis (Shazeer 2020); without gradient x is overwritten."""
 
     def __init__(self, size: int, expansion: float) -> None:
         super().__init__()
@@ -95,8 +90,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] to [..., size]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(gated(self.gate_up(x)), onto=x)
 
 
 class Attention(nn.Module):
@@ -111,12 +105,10 @@ class Attention(nn.Module):
         self.qkv = Linear(size, 3 * heads * self.head_size)
         self.out = Linear(heads * self.head_size, size)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor) -> Tensor:
         """[b, l, d] to [b, l, d]; `rotary` [2, l, k] turns queries and keys."""
         batch, length, _ = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, self.head_size).unbind(2)
-        if rotary is not None:
-            q, k = rotate(q, rotary), rotate(k, rotary)
+        q, k, v = turned(self.qkv(x).view(batch, length, 3, self.heads, self.head_size), rotary)
         mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -129,12 +121,8 @@ class Block(nn.Module):
 
     def __init__(self, size: int, heads: int, expansion: float, length: int, mixer: str) -> None:
         super().__init__()
-        build: dict[str, Callable[[], nn.Module]] = {
-            "attention": lambda: Attention(size, heads),
-            "mlp": lambda: SwiGLU(length, expansion),
-        }
         self.mixer = mixer
-        self.mix_tokens = build[mixer]()
+        self.mix_tokens = Attention(size, heads) if mixer == "attention" else SwiGLU(length, expansion)
         self.mix_features = SwiGLU(size, expansion)
 
     def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
@@ -142,9 +130,10 @@ class Block(nn.Module):
         if self.mixer == "attention":
             x = rms_norm(x + self.mix_tokens(x, rotary))
         else:
+            # Copied there and back: the products of transposed tensors would be one small product a row of the batch.
             columns = x.transpose(1, 2).contiguous()
-            x = rms_norm(columns + self.mix_tokens(columns)).transpose(1, 2)
-        return rms_norm(x + self.mix_features(x))
+            x = rms_norm(self.mix_tokens(columns)).transpose(1, 2).contiguous()
+        return rms_norm(self.mix_features(x))
 
 
 class Network(nn.Module):
@@ -159,6 +148,82 @@ class Network(nn.Module):
         for block in self.blocks:
             state = block(state, rotary)
         return state
+
+
+# Passes over memory --------------------------------------------------------------------------------------------------
+#
+# What stands between matrix products costs a GPU as much time as they do, by the bytes that it moves. A compiler makes
+# one pass of a formula; without one these take as few as PyTorch has operations for (tests/gpu/counting.py counts).
+
+
+def turned(qkv: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys, turned by their positions' angles, and values, each [b, l, h, k], of qkv [b, l, 3, h, k].
+
+    `rotary` is [2, l, k]; numbers turn in pairs that are half a head apart.
+    """
+    if not torch.compiler.is_compiling():
+        return _Turned.apply(qkv, rotary)  # type: ignore[no-untyped-call]
+    cosines, sines = rotary[:, :, None, None]
+    half = qkv.shape[-1] // 2
+    signed = torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
+    both = qkv[:, :, :2]
+    q, k = torch.addcmul(both * cosines, both.roll(half, dims=-1), signed).unbind(2)
+    return q, k, qkv[:, :, 2]
+
+
+def _turn(x: Tensor, rotary: Tensor, out: Tensor, direction: int) -> None:
+    """Write x [b, l, …, h, k], turned forward (1) or back (-1), into `out`; `rotary` is [2, l, …, 1, k]."""
+    (cosines, sines), half = rotary, x.shape[-1] // 2
+    torch.mul(x, cosines, out=out)
+    out[..., :half].addcmul_(x[..., half:], sines[..., :half], value=-direction)
+    out[..., half:].addcmul_(x[..., :half], sines[..., half:], value=direction)
+
+
+class _Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, qkv: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(rotary)
+        both = torch.empty_like(qkv[:, :, :2], memory_format=torch.contiguous_format)
+        _turn(qkv[:, :, :2], rotary[:, :, None, None], both, 1)
+        return both[:, :, 0], both[:, :, 1], qkv[:, :, 2]
+
+    @staticmethod
+    def backward(ctx, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+        [rotary] = ctx.saved_tensors
+        gradient = q.new_empty(*q.shape[:2], 3, *q.shape[2:])
+        for turned_back, out in ((q, gradient[:, :, 0]), (k, gradient[:, :, 1])):
+            _turn(turned_back, rotary[:, :, None], out, -1)
+        gradient[:, :, 2] = v
+        return gradient, None
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up of [..., 2 w], which holds the gate and then what it lets through."""
+    if not torch.compiler.is_compiling():
+        return _Gated.apply(gate_up)  # type: ignore[no-untyped-call]
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+class _Gated(torch.autograd.Function):
+    """Keeps its input alone for the backward pass, and writes the gradients of both halves side by side."""
+
+    @staticmethod
+    def forward(ctx, gate_up: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        [gate_up] = ctx.saved_tensors
+        both = torch.empty_like(gate_up)
+        (gate, up), (to_gate, to_up) = gate_up.chunk(2, dim=-1), both.chunk(2, dim=-1)
+        passed = F.silu(gate)
+        torch.mul(gradient, passed, out=to_up)
+        torch.mul(gradient, up, out=passed)
+        torch.ops.aten.silu_backward.grad_input(passed, gate, grad_input=to_gate)
+        return both
 
 
 # Attention -----------------------------------------------------------------------------------------------------------
@@ -186,11 +251,6 @@ def attend_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out.view(q.shape)
 
 
-@attend_cpu.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device)
-
-
 @torch.library.custom_op("arc_trm::attend_cpu_backward", mutates_args=())
 def attend_cpu_backward(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> list[Tensor]:
     """Gradients of q, k and v, from the gradient of `attend_cpu`'s result."""
@@ -208,11 +268,6 @@ def attend_cpu_backward(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> li
     return [result.view(q.shape) for result in results]
 
 
-@attend_cpu_backward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> list[Tensor]:
-    return [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(3)]
-
-
 def _parts(heads: Tensor) -> list[slice]:
     """Slices of the heads [b · h, l, c], as many at a time as their scores stay in the cache."""
     count, length, _ = heads.shape
@@ -224,12 +279,9 @@ def _weights(q: Tensor, k: Tensor) -> Tensor:
     return torch.bmm(q * (1 / math.sqrt(q.shape[-1])), k.transpose(1, 2)).softmax(-1)
 
 
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs)
-
-
-def _backward(ctx, gradient: Tensor) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
-    return tuple(attend_cpu_backward(*ctx.saved_tensors, gradient))
-
-
-attend_cpu.register_autograd(_backward, setup_context=_keep)
+attend_cpu.register_fake(lambda q, k, v: q.new_empty(q.shape))
+attend_cpu_backward.register_fake(lambda q, k, v, gradient: [q.new_empty(q.shape) for _ in range(3)])
+attend_cpu.register_autograd(
+    lambda ctx, gradient: tuple(attend_cpu_backward(*ctx.saved_tensors, gradient)),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)

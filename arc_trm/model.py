@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
@@ -98,16 +99,17 @@ class RecursiveModel(nn.Module):
         for c in this view (a palette).
         """
         d, p = self.config.hidden, self.config.prefix - self.config.view_positions
-        parts = [F.pad(puzzle, (0, p * d - puzzle.shape[-1])).view(len(inputs), p, d)]
+        scale = math.sqrt(d)
+        tokens = scale * self.token_embedding  # scaled here, where there are few of them
+        parts = [F.pad(scale * puzzle, (0, p * d - puzzle.shape[-1])).view(len(inputs), p, d)]
         if self.config.view_positions:
             if views is None:
                 raise ValueError("a model whose embedding rows belong to tasks must be told the views")
-            palette = F.embedding(views[:, 1:], self.token_embedding) + self.colour_embedding
-            parts += [F.embedding(views[:, :1], self.dihedral_embedding), palette]
-        x = torch.cat((*parts, F.embedding(inputs, self.token_embedding)), dim=1)
-        return (math.sqrt(d) * x).to(dtype)
+            palette = F.embedding(views[:, 1:], tokens) + scale * self.colour_embedding
+            parts += [F.embedding(views[:, :1], scale * self.dihedral_embedding), palette]
+        return torch.cat((*parts, F.embedding(inputs, tokens)), dim=1).to(dtype)
 
-    def rotary(self, tokens: int) -> Tensor | None:
+    def rotary(self, tokens: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         """Rotary angles for a canvas of `tokens` tokens: the whole canvas, or a square window at its corner (0, 0)."""
         seq_len, prefix = self.config.seq_len, self.config.prefix
         if self.config.mixer != "attention":
@@ -118,19 +120,23 @@ class RecursiveModel(nn.Module):
                 )
             return None
         if tokens == seq_len:
-            return self.rotary_table
+            return self.rotary_table.to(dtype)
         side, window = math.isqrt(seq_len), math.isqrt(tokens)
         front, canvas = self.rotary_table[:, :prefix], self.rotary_table[:, prefix:]
         canvas = canvas.view(2, side, side, -1)[:, :window, :window].reshape(2, tokens, -1)
-        return torch.cat((front, canvas), dim=1)
+        return torch.cat((front, canvas), dim=1).to(dtype)
 
     def forward(self, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None = None) -> Output:
         """Improve `state` once (T latent recursions); inputs [b, l] tokens, puzzle [b, w] embeddings.
 
         `views` [b, 11] is for models whose embedding rows belong to tasks: see `arc_trm.batches.Batch`.
         """
-        x = self.embed(inputs, puzzle, state[0].dtype, views)
-        state = self.deep_recursion(x, state, self.rotary(inputs.shape[1]))
+        dtype = state[0].dtype
+        cast = {n: p.to(dtype) for n, p in self.named_parameters() if ".blocks." in n and p.dtype != dtype}
+        if cast:  # once, not at each use; with these there is nothing left to cast
+            return functional_call(self, cast, (state, inputs, puzzle, views))
+        x = self.embed(inputs, puzzle, dtype, views)
+        state = self.deep_recursion(x, state, self.rotary(inputs.shape[1], dtype))
         y = state[0]
         halting = self.halting_head(wide(y[:, 0]))
         return Output(
@@ -170,9 +176,10 @@ def answer_and_latent(model: RecursiveModel, x: Tensor, state: State, rotary: Te
     """TRM and HRM: n times z ← net(z + y + x), then y ← net(y + z)."""
     y, z = state
     n = model.config.latent_steps
+    question = y + x
     for i in range(n):
         with model.graded(i, n + 1):
-            z = model.update(model.net, z + (y + x), rotary)
+            z = model.update(model.net, z + question, rotary)
     with model.graded(n, n + 1):
         y = model.update(model.answer_net, y + z, rotary)
     return y, z

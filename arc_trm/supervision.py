@@ -175,15 +175,18 @@ def supervision_step(
         following = Carry(output.state, steps, halt(steps, output, rule, minimum), current)
     asked = (current.labels != IGNORE_LABEL).sum(-1)
     losses = {
-        "token_loss": (token_loss(output.logits, current.labels, rule.token_loss).sum(-1) / asked.clamp(min=1)).sum(),
-        "halting_loss": halting_loss(output.halt_logits, found.correct).sum(),
+        "token_loss": token_loss(output.logits, current.labels, rule.token_loss).sum(-1) / asked.clamp(min=1),
+        "halting_loss": halting_loss(output.halt_logits, found.correct),
     }
     if rule.continue_loss:
         target = continue_target(forward, following, puzzle_rows, rule)
-        losses["continue_loss"] = halting_loss(output.continue_logits, target).sum()
-    weighted = [value * (1 if name == "token_loss" else rule.loss_weight) for name, value in losses.items()]
-    metrics = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, found)
-    return StepResult(following, output, torch.stack(weighted).sum(), puzzle_rows, metrics)
+        losses["continue_loss"] = halting_loss(output.continue_logits, target)
+    token, *halting = losses.values()
+    loss = (token + rule.loss_weight * sum(halting)).sum()
+    rows = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, found)
+    # Stacked and summed in one piece: each figure by itself would cost a GPU as much as all of them.
+    metrics = dict(zip(rows, torch.stack(list(rows.values())).sum(1).unbind(), strict=True))
+    return StepResult(following, output, loss, puzzle_rows, metrics)
 
 
 @torch.no_grad()
@@ -196,13 +199,12 @@ def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: H
 
 
 def step_metrics(carry: Carry, output: Output, found: Correctness) -> dict[str, Tensor]:
-    """Sums over the rows that halted and have labels: how many, how right, how long they took."""
-    counted = carry.halted & found.labelled
-    halting_right = (output.halt_logits >= 0) == found.correct
+    """Of every row [b] that halted and has labels, 0 of others: that it counts, how right it is, how long it took."""
+    counted = (carry.halted & found.labelled).to(output.halt_logits.dtype)
     return {
-        "count": counted.sum(),
-        "token_accuracy": torch.where(counted, found.token_accuracy, 0).sum(),
-        "exact_accuracy": (counted & found.correct).sum(),
-        "halting_accuracy": (counted & halting_right).sum(),
-        "supervision_steps": torch.where(counted, carry.steps, 0).sum(),
+        "count": counted,
+        "token_accuracy": counted * found.token_accuracy,
+        "exact_accuracy": counted * found.correct,
+        "halting_accuracy": counted * ((output.halt_logits >= 0) == found.correct),
+        "supervision_steps": counted * carry.steps,
     }

@@ -252,7 +252,7 @@ class Trainer:
         assert rows.grad is not None
         sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
         # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
-        sums = {name: value.double() for name, value in sums.items()}
+        sums = dict(zip(sums, torch.stack(list(sums.values())).double().unbind(), strict=True))
         return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums)
 
     def _average_gradients(self) -> None:

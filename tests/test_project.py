@@ -14,7 +14,20 @@ from tests.test_imports import imported_modules, sources
 
 REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)\s*(?P<range>[^;#]*?)\s*(?:;.*)?$")
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][0-9A-Za-z.]*)(?:\s*;\s*(?P<marker>.+))?$")
-TARGETS = {"install", "demo", "test", "lint", "bench", "rehearse", "package", "push", "submit", "clean"}
+TARGETS = {
+    "install",
+    "demo",
+    "test",
+    "lint",
+    "bench",
+    "gpu",
+    "gpu-kit",
+    "rehearse",
+    "package",
+    "push",
+    "submit",
+    "clean",
+}
 
 
 def canonical(name: str) -> str:

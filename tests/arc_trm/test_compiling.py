@@ -22,12 +22,14 @@ def tiny(**changes) -> RecursiveModel:
     return RecursiveModel(ModelConfig(**sizes, prefix=3, puzzle_width=11, **changes))
 
 
-def run(forward, model: RecursiveModel, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def run(
+    forward, model: RecursiveModel, tokens: int, seed: int, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of one training step, and those of one evaluation step without gradient."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randint(0, 5, (7, tokens), generator=generator)
     puzzle = torch.randn(7, 11, generator=generator)
-    state = tuple(part.contiguous() for part in model.initial_state(7, tokens, torch.float32))
+    state = tuple(part.contiguous() for part in model.initial_state(7, tokens, dtype))
     trained = forward(state, inputs, puzzle.requires_grad_()).logits
     trained.sum().backward()
     with torch.no_grad():
@@ -53,6 +55,24 @@ def test_every_canvas_size_has_one_graph_with_and_one_without_gradient_and_no_mo
             run(compiled, model, tokens, 2)
         with pytest.raises(RuntimeError, match="recompil"):  # the stance does notice a new size
             run(compiled, model, 36, 3)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+def test_weights_that_are_cast_stay_within_the_graph(mixer):
+    torch._dynamo.reset()
+    counters.clear()
+    model = tiny(mixer=mixer)
+    # Weights are cast to float64 as they are to bf16, and rounding hides nothing.
+    found = run(compile_or_explain(model, CPU, backend="eager"), model, 49, 1, torch.float64)
+    gradients = [parameter.grad for parameter in model.net.parameters()]
+    model.zero_grad()
+    wanted = run(model, model, 49, 1, torch.float64)
+    assert counters["stats"]["unique_graphs"] == 2
+    for got, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, expected)
+    for got, parameter in zip(gradients, model.net.parameters(), strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, parameter.grad)
 
 
 def failing(error: BaseException):

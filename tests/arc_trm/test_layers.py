@@ -10,12 +10,13 @@ from arc_trm.layers import (
     Block,
     Linear,
     SwiGLU,
+    gated,
     grid_rotary_table,
     rms_norm,
     rotary_table,
-    rotate,
     swiglu_width,
     truncated_normal,
+    turned,
 )
 from tests.arc_trm import reference
 
@@ -35,6 +36,11 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square():
 def test_rms_norm_of_bf16_is_computed_in_float32():
     x = (1000 + torch.arange(D)).bfloat16().expand(B, D)
     assert torch.equal(rms_norm(x), rms_norm(x.float()).bfloat16())
+
+
+def rotate(x, table):
+    """x [b, l, h, k] turned as queries are."""
+    return turned(torch.stack((x, x, x), 2), table)[0]
 
 
 def test_rotary_positions_turn_pairs_half_the_head_apart():
@@ -115,6 +121,28 @@ def test_token_mixer_normalises_over_the_positions():
     expected = reference.level("N", x.double(), weights_of(block, "N"), {"mlp_t": True})
     assert torch.allclose(block(x, None).double(), expected, atol=2e-6)
     columns = x.transpose(1, 2)
-    normed = rms_norm(columns + block.mix_tokens(columns))
+    normed = rms_norm(block.mix_tokens(columns))
     assert torch.allclose(normed.square().mean(-1), torch.ones(B, D), atol=1e-3)
     assert normed.shape == (B, D, L)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+def test_gradients_are_those_of_the_formulas(mixer):
+    """The backward passes of its own, against finite differences."""
+    block = Block(6, 1, 1.0, L, mixer).double()
+    table = rotary_table(torch.arange(L), 6).double()
+    x = torch.randn(B, L, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: block(x, table), (x,))
+    gate_up = torch.randn(B, 2 * 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(gated, (gate_up,))
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_without_gradient_it_computes_the_same_and_leaves_its_input(mixer, dtype):
+    block, x = Block(6, 1, 1.0, L, mixer).double(), torch.randn(B, L, 6).to(dtype)
+    table, before = rotary_table(torch.arange(L), 6).to(dtype), x.clone()
+    with torch.no_grad():
+        found = block(x, table)
+    assert torch.equal(x, before)
+    assert torch.allclose(found, block(x, table), atol=1e-12 if dtype == torch.float64 else 2e-2)

@@ -72,7 +72,7 @@ class Report:
 
 
 def _numbers(value: Any) -> Tensor:
-    return torch.as_tensor(value).detach().to(torch.float64)
+    return torch.as_tensor(value).detach().cpu().to(torch.float64)
 
 
 def absolute_errors(found: Tensor, expected: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from arc_trm.batches import Batch
 from arc_trm.config import HaltingConfig, ModelConfig
-from arc_trm.layers import rms_norm, rotary_table, rotate, swiglu_width, truncated_normal
+from arc_trm.layers import rms_norm, rotary_table, swiglu_width, truncated_normal, turned
 from arc_trm.model import HALTING_BIAS, RecursiveModel
 from arc_trm.optim import Ema, PuzzleEmbedding, learning_rate
 from arc_trm.published import PUZZLE_TABLE, from_published, state_names, tensor_names
@@ -102,17 +102,19 @@ def from_settings(architecture: str, settings: Mapping[str, Any], where: str) ->
 
 
 class ModelCheck:
-    """What a golden model file records, computed by our model from the same weights and batches."""
+    """What a golden model file records, computed by our model from the same weights and batches, where these lie."""
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.tensors, self.report = tensors, Report(name, facts["noise_max_abs"])
         self.config, self.rule = from_settings(facts["reference_arch"], facts["config"], name)
+        device = next(iter(tensors.values())).device
         weights = below(tensors, f"param/{INNER}")
         empty = torch.zeros(facts["config"]["num_puzzle_identifiers"], self.config.puzzle_width)
         table = weights.pop(PUZZLE_TABLE, empty)
         self.model = RecursiveModel(self.config)
         self.model.load_state_dict(from_published(self.config, weights, name))
-        self.embedding = PuzzleEmbedding(len(table), self.config.puzzle_width)
+        self.model.to(device)
+        self.embedding = PuzzleEmbedding(len(table), self.config.puzzle_width, device)
         self.embedding.table.copy_(table)
         self.batches = [self._batch(1)]
         while f"batch{len(self.batches) + 1}/inputs" in tensors:
@@ -129,7 +131,7 @@ class ModelCheck:
 
     def run(self) -> Report:
         """Compare training with halting and refill, evaluation, and training that cannot halt early."""
-        never_explore = torch.zeros(len(self.batches[0].inputs), dtype=torch.int32)
+        never_explore = torch.zeros_like(self.batches[0].inputs[:, 0])
         self._supervise("train", never_explore)
         self._supervise("eval", None)
         for part, table in zip(("cos", "sin"), self.model.rotary_table, strict=True):
@@ -208,7 +210,7 @@ class ModelCheck:
         start = self.embedding.table.clone()
         sums = torch.zeros_like(start).index_add_(0, ids, golden)
         decided = sums.abs() > NOISE_FACTOR * self.report.noise.get("grad", 0.0)
-        decided[torch.isin(torch.arange(len(start)), ids, invert=True)] = True
+        decided[torch.isin(torch.arange(len(start), device=ids.device), ids, invert=True)] = True
         for quantity, gradient, where in (
             ("sign-SGD of the golden gradient", golden, torch.ones_like(decided)),
             ("sign-SGD of our gradient", result.puzzle_rows.grad, decided),
@@ -283,8 +285,8 @@ def _layers(report: Report, tensors: Mapping[str, Tensor], facts: Mapping[str, A
     report.add("RMS norm", "rms/y", rms_norm(tensors["rms/x"]), tensors["rms/y"])
     for name in ("q", "k"):
         x = tensors[f"rope/{name}"]
-        turned = rotate(x, rotary_table(torch.arange(x.shape[1]), x.shape[-1]))
-        report.add("rotary embedding", f"rope/{name}_out", turned, tensors[f"rope/{name}_out"])
+        found, _, _ = turned(torch.stack((x, x, x), 2), rotary_table(torch.arange(x.shape[1]), x.shape[-1]))
+        report.add("rotary embedding", f"rope/{name}_out", found, tensors[f"rope/{name}_out"])
 
 
 def _formulas(report: Report, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

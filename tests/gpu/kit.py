@@ -1,0 +1,70 @@
+"""Put together what a machine with a GPU and without network needs: python -m tests.gpu.kit [--out gpu-kit]
+
+Datasets, a few tasks, the golden numbers, and wheels of the packages that such a machine tends to lack. The folder is
+ignored by git; it may be carried wherever the licences of the tasks allow it.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import build
+from data_prep.files import InputError, run_program
+from data_prep.tasks import write_tasks
+from submission.demo import demo_tasks
+from tests.gpu.__main__ import KIT
+
+REPOSITORY = Path(__file__).parents[2]
+# What the programs import and an image with PyTorch tends to lack, in the versions of constraints.txt.
+PACKAGES = ("orjson", "tyro", "docstring_parser", "typeguard")
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+TASKS = 12  # of the demo's
+
+
+def write_data(out: Path) -> None:
+    """Datasets for training and killing, tasks for solving."""
+    sources = ["--source", "arc1-training", "--scored", "arc1-evaluation"]
+    build.main(["arc", *sources, "--augmentations", "100", "--out", str(out / "arc1")])
+    sizes = ["--side", "4", "--train-rows", "200", "--test-rows", "20"]
+    build.main(["sudoku", "--generate", *sizes, "--out", str(out / "sudoku4")])
+    (out / "tasks").mkdir(parents=True, exist_ok=True)
+    write_tasks(demo_tasks()[:TASKS], out / "tasks")
+
+
+def copy_golden(golden: Path, out: Path) -> None:
+    """Copy the golden numbers; raises InputError where there are none."""
+    if not (golden / "models.json").is_file():
+        raise InputError(f"--golden {golden}: no models.json there, expected a folder of golden numbers")
+    shutil.copytree(golden, out / "golden", dirs_exist_ok=True)
+
+
+def fetch_wheels(out: Path, python: str) -> None:
+    """Wheels for Linux on x86-64 and that version of Python."""
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [pin for pin in pins if pin.split("==")[0] in PACKAGES]
+    words = ["download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", python, "-d", str(out)]
+    platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
+    if subprocess.run([sys.executable, "-m", "pip", *words, *platforms, *wanted], check=False).returncode:
+        raise InputError(f"pip found no wheels of {', '.join(wanted)} for Python {python}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.kit", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=KIT, help=f"the folder ({KIT})")
+    parser.add_argument("--golden", type=Path, default=REPOSITORY.parent / "shared" / "golden", help="golden numbers")
+    parser.add_argument("--python", default="3.12", help="the version there (3.12)")
+    options = parser.parse_args(argv)
+    copy_golden(options.golden, options.out)
+    write_data(options.out)
+    fetch_wheels(options.out / "wheels", options.python)
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    print(f"wrote {options.out}: {size / 1e6:.0f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)
