@@ -59,7 +59,7 @@ STAGES: dict[str, Stage] = {
     ),
     "canvas sizes": Stage(2, 60, partial(stages.canvas, compile_it=None), "at least 2 × the full canvas"),
     "canvas sizes, compiled": Stage(
-        2, 120, partial(stages.canvas, compile_it=stages.compile_network), "at least 2 × the full canvas"
+        2, 150, partial(stages.canvas, compile_it=stages.compile_network), "at least 2 × the full canvas"
     ),
     "published code": Stage(2, 60, stages.published, "about half of ours"),
     "learns": Stage(3, 90, stages.learns, "sudoku6: at least 95 % exact"),
@@ -68,7 +68,7 @@ STAGES: dict[str, Stage] = {
     "fp16": Stage(3, 30, stages.fp16, "losses stay finite"),
     "memory": Stage(3, 30, stages.memory, "fits itself into 15 %"),
     "two processes": Stage(3, 45, stages.replicas, "equal to the bit"),
-    "solving": Stage(3, 120, stages.solving, "at most ten graphs"),
+    "solving": Stage(3, 180, stages.solving, "at most ten graphs"),
     "attention": Stage(3, 20, stages.attention, "H200: 330 forward, 250 backward"),
     "products": Stage(3, 20, stages.products, "H200: 600 TFLOP/s"),
     "passes": Stage(3, 30, stages.passes, "near the copy's bandwidth"),
