@@ -26,8 +26,7 @@ TASKS = 12  # of the demo's
 
 def write_data(out: Path) -> None:
     """Datasets for training and killing, tasks for solving."""
-    sources = ["--source", "arc1-training", "--scored", "arc1-evaluation"]
-    build.main(["arc", *sources, "--augmentations", "100", "--out", str(out / "arc1")])
+    build.main(["arc", "--source", "arc1-training", "--augmentations", "100", "--out", str(out / "arc1")])
     sizes = ["--side", "4", "--train-rows", "200", "--test-rows", "20"]
     build.main(["sudoku", "--generate", *sizes, "--out", str(out / "sudoku4")])
     (out / "tasks").mkdir(parents=True, exist_ok=True)

@@ -231,3 +231,10 @@ def test_the_kit_needs_golden_numbers_first(kit: Path, tmp_path: Path) -> None:
         packing.main(["--golden", str(tmp_path), "--out", str(tmp_path / "kit")])
     packing.copy_golden(kit / "golden", tmp_path / "kit")
     assert json.loads((tmp_path / "kit" / "golden" / "models.json").read_text())["models"]
+
+
+def test_the_kit_has_what_the_stages_read(tmp_path: Path) -> None:
+    packing.write_data(tmp_path)
+    assert store.open_store(tmp_path / "arc1").manifest["kind"] == "arc"
+    assert store.open_store(tmp_path / "sudoku4").manifest["kind"] == "sudoku"
+    assert len(json.loads((tmp_path / "tasks" / "challenges.json").read_text())) == packing.TASKS
