@@ -54,12 +54,6 @@ class RollOut:
         self.state = output.state
         return output
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with some rows alone."""
-        self.state = tuple(part[rows] for part in self.state)
-        self.inputs, self.puzzle = self.inputs[rows], self.puzzle[rows]
-        self.views = None if self.views is None else self.views[rows]
-
 
 @dataclass(frozen=True)
 class Predictor:
@@ -70,7 +64,6 @@ class Predictor:
     embedding: PuzzleEmbedding
     halting: HaltingConfig
     dtype: torch.dtype
-    early_exit: bool = False
 
     def start(self, batch: Batch) -> RollOut:
         """The supervision steps of a batch, from the first."""
@@ -80,51 +73,13 @@ class Predictor:
         return RollOut(self.forward, tuple(part.contiguous() for part in state), batch.inputs, puzzle, batch.views)
 
     def answer(self, batch: Batch) -> Answers:
-        """The answers after the last supervision step; with `early_exit`, after the step at which a row halts."""
-        if self.early_exit:
-            return self._answer_early(batch)
+        """The answers after the last supervision step."""
         last, roll_out = self.halting.max_supervision_steps, self.start(batch)
         steps = torch.full((len(batch.inputs),), last, device=batch.inputs.device)
         for step in range(1, last + 1):
             output = roll_out.step()
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
         return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
-
-    def _answer_early(self, batch: Batch) -> Answers:
-        """Rows leave when they halt; whenever half of them have, the others are packed into half the batch.
-
-        Batch sizes are halves of b, so that a compiled model sees few shapes.
-        """
-        inputs, roll_out = batch.inputs, self.start(batch)
-        size, tokens = inputs.shape
-        answers = torch.empty(size, tokens, dtype=torch.uint8, device=inputs.device)
-        halting = torch.empty(size, device=inputs.device)
-        steps = torch.empty(size, dtype=torch.int64, device=inputs.device)
-        rows = torch.arange(size, device=inputs.device)  # of the batch, for every row in work
-        waiting = torch.ones_like(rows, dtype=torch.bool)
-        for step in range(1, self.halting.max_supervision_steps + 1):
-            output = roll_out.step()
-            last = step == self.halting.max_supervision_steps
-            done = waiting if last else waiting & HALTING_RULES[self.halting.rule](output)
-            answers[rows[done]] = output.logits[done].argmax(-1).to(torch.uint8)
-            halting[rows[done]] = output.halt_logits[done].sigmoid().float()
-            steps[rows[done]] = step
-            waiting = waiting & ~done
-            left = int(waiting.sum())
-            if left == 0:
-                break
-            if left <= len(rows) // 2:
-                # Rows that are done fill up the half; they are worked on and never read again.
-                kept = torch.argsort(~waiting, stable=True)[: _halved(len(rows), left)]
-                roll_out.keep(kept)
-                rows, waiting = rows[kept], waiting[kept]
-        return Answers(answers, halting, steps)
-
-
-def _halved(size: int, needed: int) -> int:
-    while size // 2 >= needed:
-        size //= 2
-    return size
 
 
 @dataclass

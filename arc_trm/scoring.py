@@ -128,9 +128,7 @@ def evaluate_boards(store: BoardStore, trainer: Trainer) -> dict[str, float]:
 # The program ----------------------------------------------------------------------------------------------------------
 
 
-def score_export(
-    checkpoint: Path, data: Path, batch_size: int, precision: str, early_exit: bool = False
-) -> dict[str, float]:
+def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) -> dict[str, float]:
     """The figures of a finished run or export on a dataset's test puzzles, and how many it answered a second.
 
     Raises InputError where they do not fit.
@@ -152,7 +150,7 @@ def score_export(
     embedding = PuzzleEmbedding(1, model.puzzle_width, accelerator.device)
     embedding.table.copy_(exported.puzzle_mean)
     dtype = resolve_precision(precision, model, accelerator)
-    predictor = Predictor(net, net, embedding, exported.halting, dtype, early_exit)
+    predictor = Predictor(net, net, embedding, exported.halting, dtype)
     started = time.perf_counter()
     figures = score_boards(predictor, store, batch_size, accelerator)
     return figures | {"puzzles_per_second": len(store.test) / (time.perf_counter() - started)}
@@ -168,11 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
     parser.add_argument("--batch-size", type=whole(1), default=256, metavar="N", help="puzzles at once (256)")
     parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="arithmetic (auto)")
-    parser.add_argument("--early-exit", action="store_true", help="take an answer as soon as the model wants to halt")
     arguments = parser.parse_args(argv)
-    figures = score_export(
-        arguments.checkpoint, arguments.data, arguments.batch_size, arguments.precision, arguments.early_exit
-    )
+    figures = score_export(arguments.checkpoint, arguments.data, arguments.batch_size, arguments.precision)
     print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     return 0
 

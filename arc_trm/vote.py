@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, largest_rectangles
 from data_prep.files import InputError, sha256_hex, write_atomic
-from data_prep.grid import COLOURS, DIHEDRALS, INVERSE_DIHEDRAL, Augmentation, Grid, dihedral
+from data_prep.grid import COLOURS, DIHEDRALS, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.tasks import Task
 
 # Canvases handled at once: few enough to stay in the processor's cache.
@@ -148,14 +148,6 @@ def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
     return np.rint(probabilities * HALT_UNITS).astype(np.int64)
 
 
-# An augmentation travels as one number: its dihedral element, then the ten digits of its permutation.
-_DIGITS = 10 ** np.arange(COLOURS - 1, -1, -1, dtype=np.int64)
-
-
-def _augmentation_numbers(predictions: Predictions) -> NDArray[np.int64]:
-    return predictions.dihedrals * np.int64(10**COLOURS) + predictions.permutations @ _DIGITS
-
-
 # Candidates and their votes -----------------------------------------------------------------------------------------
 
 
@@ -171,7 +163,6 @@ class Candidate:
     key: bytes = field(repr=False)
     votes: int
     halting: int  # summed probabilities, in units of 1 / HALT_UNITS
-    numbers: list[int] = field(repr=False, compare=False)  # the augmentations that voted for it, some perhaps twice
 
     @property
     def grid(self) -> Grid:
@@ -187,12 +178,6 @@ class Candidate:
     def digest(self) -> str:
         """The grid's hash."""
         return sha256_hex(self.key)
-
-    @property
-    def augmentations(self) -> list[Augmentation]:
-        """The augmentations under which it was predicted, each once, the task as given first; empty: not recorded."""
-        parts = (divmod(number, 10**COLOURS) for number in sorted(set(self.numbers)))
-        return [Augmentation(element, tuple(map(int, f"{colours:0{COLOURS}d}"))) for element, colours in parts]
 
 
 class Tally:
@@ -211,18 +196,16 @@ class Tally:
         outputs = predictions.outputs[rows]
         if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
             raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
-        halting, augmentations = _halt_units(predictions.halting[rows]), _augmentation_numbers(predictions)[rows]
+        halting = _halt_units(predictions.halting[rows])
         self._before_votes(set(outputs.tolist()))
-        columns = (outputs.tolist(), keys, halting.tolist(), augmentations.tolist())
-        for output, key, units, augmentation in zip(*columns, strict=True):
+        for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
             candidates = self._candidates[output]
             candidate = candidates.get(key)
             if candidate is None:
-                candidates[key] = Candidate(key, 1, units, [augmentation])
+                candidates[key] = Candidate(key, 1, units)
             else:
                 candidate.votes += 1
                 candidate.halting += units
-                candidate.numbers.append(augmentation)
 
     def _before_votes(self, outputs: set[int]) -> None:
         """These outputs are about to get votes."""
@@ -249,25 +232,21 @@ class Tally:
         """All candidates as arrays, by output and key; equal tallies make equal arrays."""
         rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
         candidates = [candidate for _, candidate in rows]
-        numbers = [sorted(set(candidate.numbers)) for candidate in candidates]
         return {
             "outputs": np.array([output for output, _ in rows], dtype=np.int64),
             "key_lengths": np.array([len(candidate.key) for candidate in candidates], dtype=np.int64),
             "keys": np.frombuffer(b"".join(candidate.key for candidate in candidates), dtype=np.uint8),
             "votes": np.array([candidate.votes for candidate in candidates], dtype=np.int64),
             "halting": np.array([candidate.halting for candidate in candidates], dtype=np.int64),
-            "augmentation_counts": np.array([len(own) for own in numbers], dtype=np.int64),
-            "augmentations": np.array([number for own in numbers for number in own], dtype=np.int64),
         }
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Hold just the candidates that `columns` gave."""
         self._candidates = [{} for _ in self.outputs]
-        keys = _cut(columns["keys"].tobytes(), columns["key_lengths"])
-        augmentations = _cut(columns["augmentations"].tolist(), columns["augmentation_counts"])
+        keys, ends = columns["keys"].tobytes(), np.cumsum(columns["key_lengths"]).tolist()
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
-        for key, numbers, output, votes, halting in zip(keys, augmentations, *values, strict=True):
-            self._candidates[output][key] = Candidate(key, votes, halting, numbers)
+        for start, end, output, votes, halting in zip([0, *ends[:-1]], ends, *values, strict=True):
+            self._candidates[output][keys[start:end]] = Candidate(keys[start:end], votes, halting)
 
     def save(self, path: Path | str) -> None:
         """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
@@ -295,10 +274,7 @@ def _order(candidate: Candidate) -> tuple[int, int]:
     return -candidate.votes, -candidate.halting
 
 
-_COLUMNS = (
-    *("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting"),
-    *("augmentation_counts", "augmentations"),
-)
+_COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting")
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
@@ -311,12 +287,6 @@ def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: no candidates file ({error}), expected what --candidates wrote") from error
-
-
-def _cut(sequence: Any, lengths: NDArray[np.int64]) -> list[Any]:
-    """The sequence in pieces of these lengths."""
-    ends = np.cumsum(lengths).tolist()
-    return [sequence[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 # Scores -------------------------------------------------------------------------------------------------------------

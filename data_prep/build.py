@@ -153,10 +153,6 @@ def describe_merge(merged: Merge) -> list[str]:
         lines.append(f"LEAK allowed: {len(names)} training tasks contain test pairs that are scored")
     if merged.merged:
         lines.append(f"merged {merged.merged} training tasks that occur twice")
-    turned = [duplicate for duplicate in merged.duplicates if not duplicate.exact]
-    if turned:
-        named = ", ".join(f"{duplicate.second} (= {duplicate.first})" for duplicate in turned)
-        lines.append(f"kept {len(turned)} tasks that are others turned or recoloured: {named}")
     return lines
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from data_prep.files import InputError, file_digest, new_folder, read_json, sha256_hex
 from data_prep.grid import grid_digest
-from data_prep.overlap import Duplicate, Leak, find_duplicates, find_leaks, pair_digest
+from data_prep.overlap import Leak, find_leaks, pair_digest
 from data_prep.store import TaskEntry
-from data_prep.tasks import Task, parse_table, read_tasks
+from data_prep.tasks import Task, parse_table, read_tasks, task_digest
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,6 @@ class Merge:
     entries: tuple[TaskEntry, ...]
     leaks: tuple[Leak, ...]
     left_out: tuple[Leak, ...]
-    duplicates: tuple[Duplicate, ...]
     merged: int  # tasks dropped because they repeat one that trains with the same pairs
 
     def describe(self) -> dict[str, Any]:
@@ -190,7 +189,6 @@ class Merge:
         return {
             "leak": [asdict(leak) for leak in self.leaks],
             "left_out": [asdict(leak) for leak in self.left_out],
-            "duplicates": [asdict(duplicate) for duplicate in self.duplicates],
         }
 
 
@@ -205,15 +203,14 @@ def merge(
 
     No training label equals, up to symmetry, a test pair of a `scored` or `guarded` corpus: between corpora of
     a recipe such pairs are left out; where a corpus named in `own` takes part, raises InputError with the task
-    names, unless `allow_leak` keeps the pairs and records them. A task that repeats an earlier training task
-    pair by pair is dropped when it trains; other duplicates stay and are reported.
+    names, unless `allow_leak` keeps the pairs and records them. A training task that repeats an earlier one pair by
+    pair is dropped.
     """
-    entries = [TaskEntry.all_pairs(task) for corpus in training for task in corpus.tasks]
+    tasks = [task for corpus in training for task in corpus.tasks]
+    first = {task_digest(task): task for task in reversed(tasks)}
+    entries = [TaskEntry.all_pairs(task) for task in tasks if first[task_digest(task)] is task]
+    repeated = len(tasks) - len(entries)
     entries += [TaskEntry.demonstrations_only(task) for corpus in scored for task in corpus.tasks]
-    duplicates = find_duplicates([entry.task for entry in entries])
-    scored_names = {entry.task.name for entry in entries if entry.scored}
-    repeated = {d.second for d in duplicates if d.exact and not {d.first, d.second} & scored_names}
-    entries = [entry for entry in entries if entry.task.name not in repeated]
 
     guarded_tasks = [task for corpus in (*scored, *guarded) for task in corpus.tasks]
     labels = (
@@ -231,7 +228,7 @@ def merge(
             f" (--allow-leak builds all the same): {', '.join(names)}"
         )
     entries = _leave_out(entries, left_out)
-    return Merge(tuple(entries), of_own, left_out, tuple(duplicates), len(repeated))
+    return Merge(tuple(entries), of_own, left_out, repeated)
 
 
 def split_off(corpus: Corpus, count: int, side: int) -> tuple[Corpus, Corpus]:

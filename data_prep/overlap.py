@@ -1,11 +1,9 @@
-"""Which tasks and pairs are the same up to symmetry: duplicates, leaks, tasks a checkpoint was trained on.
+"""Which pairs are the same up to symmetry, and what follows: leaks, tasks a checkpoint was trained on.
 
 Symmetry is one of the 8 dihedral elements together with any permutation of all ten colours. Colour 0 may
 move too, although augmentations keep it: the wider net catches a task whose background was swapped, and in
 the public corpora it catches nothing else. Two pairs are the same up to symmetry exactly when their
-canonical digests are equal (the least of the 8 transforms, colours renamed in order of appearance). Two tasks are
-taken for the same when their pairs are, each for itself: in the public corpora, with 1,887 such tasks, a search for one
-symmetry that serves all pairs at once finds no other result.
+canonical digests are equal (the least of the 8 transforms, colours renamed in order of appearance).
 """
 
 import hashlib
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.grid import COLOURS, dihedral
-from data_prep.tasks import Pair, Task, task_digest
+from data_prep.tasks import Pair, Task
 
 DIGEST_BYTES = 8
 
@@ -44,7 +42,7 @@ class PairDigest:
         return cls(pair, question)
 
 
-# A build asks for the same digests as leak guard, duplicate finder and store.
+# A build asks for the same digests as leak guard and store.
 @lru_cache(maxsize=1 << 14)
 def pair_digest(pair: Pair) -> PairDigest:
     """The digests of a pair that no dihedral element and no permutation of the ten colours changes."""
@@ -73,32 +71,6 @@ def _rename_by_appearance(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _short(data: bytes) -> str:
     return hashlib.sha256(data).digest()[:DIGEST_BYTES].hex()
-
-
-# Whole tasks --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Duplicate:
-    """Two tasks with the same pairs up to symmetry, by name; `exact` without any transformation."""
-
-    first: str
-    second: str
-    exact: bool
-
-
-def find_duplicates(tasks: Sequence[Task]) -> list[Duplicate]:
-    """Each task that repeats an earlier one, whatever the order and role of its pairs, up to symmetry."""
-    families: dict[tuple[str, ...], dict[str, Task]] = defaultdict(dict)
-    found = []
-    for task in tasks:
-        family = families[tuple(sorted(str(pair_digest(pair)) for pair in task.pairs))]
-        digest = task_digest(task)
-        if family:
-            earlier = family.get(digest, next(iter(family.values())))
-            found.append(Duplicate(earlier.name, task.name, digest in family))
-        family.setdefault(digest, task)
-    return found
 
 
 # Leaks --------------------------------------------------------------------------------------------------

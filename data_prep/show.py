@@ -1,10 +1,9 @@
-"""Look at tasks, corpora and datasets in the terminal.
+"""Look at tasks in the terminal.
 
 python -m data_prep.show arc1-training 007bbfb7           one task in colour
 python -m data_prep.show challenges.json 00576224 --solutions solutions.json
-python -m data_prep.show arc1-evaluation                  what a corpus holds
-python -m data_prep.show data/arc1                        what a dataset holds
-python -m data_prep.show data/sudoku test/0               one Sudoku or maze of a dataset, with its answer
+python -m data_prep.show data/arc1                        the names of all tasks of a dataset, file or corpus
+python -m data_prep.show data/sudoku test/0               a Sudoku or maze of a dataset (the first), with its answer
 
 Grids are coloured blocks where the output is a terminal, digits elsewhere; the environment variables NO_COLOR and
 FORCE_COLOR overrule that.
@@ -16,7 +15,6 @@ import os
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, zip_longest
 from pathlib import Path
@@ -26,7 +24,7 @@ import numpy as np
 
 from data_prep.boards import SPLITS, BoardStore
 from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
-from data_prep.files import MANIFEST, InputError, Manifest, megabytes, read_manifest, run_program
+from data_prep.files import MANIFEST, InputError, run_program
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, load, open_store
 from data_prep.tasks import Pair, Task, read_tasks
@@ -101,7 +99,7 @@ def beside(texts: Sequence[str], gap: str = "    ") -> str:
     return "\n".join([*(line.rstrip(" ") for line in lines), *below])
 
 
-# Tasks, corpora and datasets as text --------------------------------------------------------------------------------
+# Tasks and boards as text -------------------------------------------------------------------------------------------
 
 # What the tokens of Sudokus and mazes look like, from PAD on.
 BOARD_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
@@ -123,67 +121,6 @@ def _shape(grid: Grid | None) -> str:
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def describe_tasks(name: str, tasks: Sequence[Task]) -> str:
-    """What a corpus holds: how many tasks, pairs, test outputs known and hidden, sizes, some names."""
-    tests = [pair for task in tasks for pair in task.tests]
-    hidden = sum(pair.output is None for pair in tests)
-    several = _number(sum(len(task.tests) > 1 for task in tasks), "task") + " with several"
-    rows = [
-        ("tasks", f"{len(tasks):,}"),
-        ("demonstrations", f"{sum(len(task.demonstrations) for task in tasks):,}"),
-        ("test inputs", f"{len(tests):,}, {hidden:,} with a hidden output; {several}"),
-        ("grids", _sizes([grid for task in tasks for grid in _grids(task)])),
-        ("task ids", ", ".join(task.task_id for task in tasks[:5]) + (", …" if len(tasks) > 5 else "")),
-    ]
-    return _table(name, rows)
-
-
-def _grids(task: Task) -> list[Grid]:
-    return [grid for pair in task.pairs for grid in (pair.input, pair.output) if grid is not None]
-
-
-def _sizes(grids: Sequence[Grid]) -> str:
-    sides = np.array([max(grid.shape) for grid in grids])
-    quarter, half, most = np.quantile(sides, [0.25, 0.5, 0.9]).round().astype(int)
-    parts = f"25 % up to {quarter}, half up to {half}, 90 % up to {most}, all up to {sides.max()}"
-    return f"{len(sides):,}; longer side: {parts}"
-
-
-def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([title, *(f"  {name:{width}}  {value}" for name, value in rows)])
-
-
-def describe_dataset(folder: Path) -> str:
-    """What a dataset folder of any kind holds, from its manifest; for ARC also sizes and windows."""
-    manifest = read_manifest(folder)
-    version = f"format version {manifest['version']}, built by arc-trm {manifest['package']}"
-    rows = [("kind", f"{manifest['kind']}, {version}")]
-    plain = ("recipe", "source", "side", "canvas", "seed", "augmentations")
-    rows += [(name, str(manifest[name])) for name in plain if manifest.get(name) is not None]
-    rows += [
-        ("corpus", f"{corpus['name']} at {corpus['version']}: {_number(corpus['tasks'], 'task')}")
-        for corpus in manifest.get("corpora", [])
-    ]
-    rows += [(name.replace("_", " "), f"{count:,}") for name, count in manifest.get("counts", {}).items()]
-    if manifest["kind"] == "arc":
-        rows += _arc_rows(load(folder), manifest)
-    return _table(str(folder), [*rows, ("on disk", megabytes(folder))])
-
-
-def _arc_rows(store: ArcStore, manifest: Manifest) -> list[tuple[str, str]]:
-    per_task = np.diff(store.group_puzzles)
-    windows = Counter(group.side for group in store.groups)
-    grids = [grid for task in tasks_of_store(store) for grid in _grids(task)]
-    return [
-        ("puzzles a task", f"{per_task.min():,} to {per_task.max():,}, mean {per_task.mean():.1f}"),
-        ("grids", _sizes(grids)),
-        ("canvas windows", ", ".join(f"{side}: {_number(n, 'task')}" for side, n in sorted(windows.items()))),
-        ("leaks", _number(len(manifest["leak"]), "training pair") + " allowed to give a scored output away"),
-        ("left out", _number(len(manifest["left_out"]), "training pair") + " that would have given one away"),
-    ]
 
 
 def show_board(store: BoardStore, name: str) -> str:
@@ -248,26 +185,22 @@ def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print tasks or a summary; the exit status."""
+    """Print tasks, or their names; the exit status."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m data_prep.show", description=__doc__, formatter_class=form)
     add, corpora = parser.add_argument, ", ".join([*PINNED, CONCEPTARC])
     add("source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder")
-    add("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: a summary")
+    add("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: their names")
     add("--solutions", metavar="FILE", type=Path, help="Kaggle's file of outputs for a challenges file")
     add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
     arguments = parser.parse_args(argv)
-    is_dataset = (Path(arguments.source) / MANIFEST).is_file()
-    if is_dataset and not arguments.tasks:
-        print(describe_dataset(Path(arguments.source)))
-        return 0
-    store = open_store(arguments.source) if is_dataset else None
+    store = open_store(arguments.source) if (Path(arguments.source) / MANIFEST).is_file() else None
     if isinstance(store, BoardStore):
-        print("\n\n".join(show_board(store, name) for name in arguments.tasks))
+        print("\n\n".join(show_board(store, name) for name in arguments.tasks or ["test/0"]))
         return 0
     tasks = find_tasks(arguments.source, arguments.conceptarc, arguments.solutions)
     chosen = [task for name in arguments.tasks for task in pick(tasks, name, arguments.source)]
-    print("\n\n".join(map(show_task, chosen)) if chosen else describe_tasks(arguments.source, tasks))
+    print("\n\n".join(map(show_task, chosen)) if chosen else "\n".join(task.name for task in tasks))
     return 0
 
 

@@ -30,7 +30,6 @@ from data_prep.files import (
 )
 from data_prep.grid import Augmentation, Grid
 from data_prep.overlap import pair_digest
-from data_prep.progress import Progress
 from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 
 
@@ -167,11 +166,7 @@ def build_store(
     """
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in entry.task.pairs]
-    drawn = []
-    with Progress("drawing puzzles", len(entries), unit="tasks") as bar:
-        for entry in entries:
-            drawn.append(_draw_puzzles(entry.visible, augmentations, seed))
-            bar.update()
+    drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
     pair_counts, puzzle_counts = [len(entry.task.pairs) for entry in entries], [len(elements) for elements, _ in drawn]
     tests = [np.array([*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))], np.int16) for e in entries]
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]

@@ -106,9 +106,6 @@ def test_a_small_model_learns_sudokus_that_it_has_not_seen(learned, capsys):
     assert figures["supervision_steps"] < 16
     assert scoring.main([str(out), "--data", str(data)]) == 0
     assert f"exact_accuracy {figures['exact_accuracy']:.4f}" in capsys.readouterr().out
-    early = score_export(out, data, 37, "fp32", early_exit=True)
-    assert early["supervision_steps"] == figures["supervision_steps"]
-    assert early["exact_accuracy"] >= figures["exact_accuracy"] - 0.1
 
 
 @pytest.mark.slow

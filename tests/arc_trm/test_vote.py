@@ -25,7 +25,7 @@ from arc_trm.vote import (
 )
 from data_prep.canvas import EOS, PAD
 from data_prep.files import InputError, read_json
-from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
+from data_prep.grid import Augmentation, Grid, grid_digest
 from data_prep.tasks import Pair, Task
 from tests.arc_trm.plain_vote import (
     plain_grid,
@@ -56,9 +56,9 @@ def tally(*passes: Predictions) -> Tally:
     return result
 
 
-def ranking(tallied: Tally) -> list[list[tuple[Candidate, list[Augmentation]]]]:
+def ranking(tallied: Tally) -> list[list[Candidate]]:
     """Everything that is known of every candidate."""
-    return [[(c, c.augmentations) for c in tallied.candidates(i)] for i in range(len(tallied.outputs))]
+    return [tallied.candidates(i) for i in range(len(tallied.outputs))]
 
 
 def colours(candidates: list[Candidate]) -> list[int]:
@@ -131,14 +131,6 @@ def test_no_predictions_are_no_votes() -> None:
     assert ranking(tally(select(votes((0, 1, 0.5)), np.arange(0)))) == [[]] * 5
 
 
-def test_the_augmentations_that_agreed_are_remembered_once_the_task_as_given_first() -> None:
-    one, other = Augmentation(3, (0, 9, 2, 3, 4, 5, 6, 7, 8, 1)), Augmentation(0, (0, 2, 1, 3, 4, 5, 6, 7, 8, 9))
-    grids = [(0, GRIDS[1], 0.5)] * 3 + [(0, GRIDS[2], 0.5)] + [(0, GRIDS[1], 0.5)]
-    first, second = tally(votes_for(grids, [one, other, IDENTITY, one, one])).candidates(0)
-    assert (first.votes, first.augmentations) == (4, [IDENTITY, other, one])
-    assert second.augmentations == [one]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -173,7 +165,7 @@ def test_count_goes_first_then_mean_halting_then_digest() -> None:
 
 def test_a_candidate_tells_what_speaks_for_it() -> None:
     [candidate] = tally(votes((2, 6, 0.25), (2, 6, 0.75)), votes((2, 6, 0.5))).candidates(2)
-    assert (candidate.votes, candidate.mean_halt, candidate.augmentations) == (3, 0.5, [IDENTITY])
+    assert (candidate.votes, candidate.mean_halt) == (3, 0.5)
     assert candidate.digest == grid_digest(GRIDS[6])
     assert np.array_equal(candidate.grid, GRIDS[6])
 

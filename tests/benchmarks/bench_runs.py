@@ -82,29 +82,19 @@ def checkpoint_rows() -> list[Row]:
 
 
 def evaluation_rows_() -> list[Row]:
-    """Answers a second in a window, all sixteen supervision steps or until a row halts."""
+    """Answers a second in a window, all sixteen supervision steps."""
     store, own = arc1_store(), accelerator()
     small = np.flatnonzero([group.side <= 16 for group in store.groups])
     source = ArcSource(store, seed=0, batch_size=32, device=own.device, side=16, groups=small)
     trainer = trainer_of(PRESETS["arc1-small"], [source])
-    with torch.no_grad():  # some rows halt at once, some never, as a trained model has it
-        trainer.model.halting_head.weight[0].normal_(std=0.1, generator=torch.Generator().manual_seed(0))
-        trainer.model.halting_head.bias.zero_()  # type: ignore[union-attr]
     scored = small[[store.groups[group].scored for group in small]]
     rows = evaluation_rows(store, augmentations=2, groups=scored)[: 512 if GPU else 16]
     batches = ArcBatches(store, own.device, 16, scored)
-    figures = []
-    for early in (False, True):
-        predictor = replace(trainer.predictor(), early_exit=early)
-        start = time.perf_counter()
-        for _ in predict(predictor, batches, rows, len(rows), own):
-            pass
-        figures.append(len(rows) / (time.perf_counter() - start))
-    size = f"arc1-small, {len(rows)} of 256"
-    return [
-        Row("evaluation", size, figures[0], "answers/s", None, "all 16 supervision steps"),
-        Row("evaluation, early exit", size, figures[1], "answers/s", figures[1] / figures[0], "untrained halting"),
-    ]
+    start = time.perf_counter()
+    for _ in predict(trainer.predictor(), batches, rows, len(rows), own):
+        pass
+    rate = len(rows) / (time.perf_counter() - start)
+    return [Row("evaluation", f"arc1-small, {len(rows)} of 256", rate, "answers/s", None, "all 16 supervision steps")]
 
 
 def run() -> list[Row]:

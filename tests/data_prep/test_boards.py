@@ -10,7 +10,6 @@ import pytest
 from data_prep.boards import BoardRows, BoardStore, board_store, load, save
 from data_prep.build import build_boards
 from data_prep.files import InputError
-from data_prep.show import describe_dataset
 from data_prep.store import open_store
 from tests.conftest import REPOSITORY
 from tests.data_prep.board_material import random_sudokus
@@ -38,13 +37,6 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path) -> None:
     assert_equal(opened.test, store.test)
     assert (opened.kind, opened.vocab_size, opened.seq_len, opened.side) == ("sudoku", 8, 36, 6)
     assert (opened.manifest["seed"], opened.manifest["counts"]) == (7, {"training_puzzles": 13, "test_puzzles": 5})
-
-
-def test_a_store_can_be_shown(tmp_path: Path) -> None:
-    save(small_store(), tmp_path / "data")
-    shown = describe_dataset(tmp_path / "data")
-    assert "sudoku, format version 1" in shown
-    assert "training puzzles  13" in shown
 
 
 def test_rows_are_picked_and_joined() -> None:
