@@ -100,6 +100,7 @@ def test_the_demo_runs_with_the_shipped_export(
     assert "supervision steps on a canvas of side 11" in said
     assert "puzzle embedding: the task's own" in said
     assert len((tmp_path / "demo/score.txt").read_text().splitlines()) == 3 + 3
-    files = {"candidates.npz", "challenges.json", "solutions.json", "submission.json", "submission.summary.json"}
+    files = {"candidates.npz", "challenges.json", "solutions.json"}
+    files |= {"submission.json", "submission.summary.json", "submission.metrics.jsonl"}
     assert {path.name for path in (tmp_path / "demo").iterdir()} == files | {"report.html", "score.txt", "unseen"}
     assert {path.name for path in (tmp_path / "demo/unseen").iterdir()} == files
