@@ -401,7 +401,7 @@ class Trainer:
     def forget_momentum(self) -> None:
         """Go on as a trainer that has just got its weights: without moments, carries and sums of metrics."""
         self.optimiser.state.clear()
-        self._sums, self.metric_steps, self.seconds = {}, 0, 0.0
+        self._sums, self.metric_steps, self.timed_steps, self.seconds = {}, 0, 0, 0.0
         for work in self.work:
             work.carry = None
 

@@ -38,7 +38,7 @@ def forecast(schedule: Schedule) -> Forecast:
     """What `schedule` will do from now on, if everything takes as long as it was measured or guessed."""
     clock = _Clock(schedule.clock.now())
     plan = replace(schedule.clock, now=clock, phases={})
-    copy = replace(schedule, clock=plan, answers=replace(schedule.answers), stepping=replace(schedule.stepping))
+    copy = replace(schedule, clock=plan, answers=schedule.answers.copy(), stepping=schedule.stepping.copy())
     spent = schedule.clock.phases
     found = Forecast({name: spent[name] for name in NAMES.values() if name in spent})
     while (unit := copy.next()).kind != Kind.END:

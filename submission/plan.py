@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -110,6 +110,10 @@ class Speed:
         elif self.cold and self._cold[0] > 0:
             self.seconds = self._cold[1] / self._cold[0]
         self._warm = self._cold = (0.0, 0.0)
+
+    def copy(self) -> "Speed":
+        """The same, to be moved on its own."""
+        return replace(self, _known=set(self._known))
 
     def cool(self) -> None:
         """Every shape is cold again, as after compiling."""
@@ -376,8 +380,10 @@ class Schedule:
 
     def restore(self, state: Mapping[str, Any], slower: float) -> None:
         """Go on from `state`, on a machine that is so many times slower than the one that it was written on."""
+        adapts = self.adapts
         for name in KEPT:
             setattr(self, name, state[name])
+        self.adapts &= adapts  # a step may not fit into the memory of this machine, or none is wanted any more
         for name in ("_round_began", "_adapting"):
             setattr(self, name, None if state[name] is None else state[name] + self.clock.started)
         for name, speed in self._speeds().items():

@@ -30,10 +30,11 @@ class Saved:
     facts: Mapping[str, Any]
 
     def restore_votes(self, file: SubmissionFile) -> None:
-        """Let the file hold the votes of then."""
+        """Let the file hold the votes of then, and its summary what had gone wrong."""
         with file.tally.lock:
             file.tally.restore({name: tensor.numpy() for name, tensor in below(self.tensors, VOTES).items()})
             file.tally.replaceable = set(self.facts["replaceable"])
+            file.troubles[:0] = self.facts["troubles"]
 
 
 def state_folder(out: Path) -> Path:
@@ -45,7 +46,8 @@ def identity(tasks: Sequence[Task], exports: Sequence[Export], settings: Setting
     """What a state must agree on with the run that goes on from it."""
     digest = sha256_hex("\n".join(f"{task.task_id} {task_digest(task)}" for task in tasks).encode())
     checkpoints = [export.facts["sha256"] for export in exports]
-    return {"tasks": digest, "checkpoints": checkpoints, "seed": settings.seed, "forget": settings.forget}
+    chosen = {name: getattr(settings, name) for name in ("augmentations", "seed", "forget")}
+    return {"tasks": digest, "checkpoints": checkpoints, **chosen}
 
 
 def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any]) -> None:
@@ -54,23 +56,25 @@ def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any]
         return
     with file.tally.lock, file.tolerated("saving the state; the last one stays"):
         votes = {VOTES + name: torch.from_numpy(array.copy()) for name, array in file.tally.columns().items()}
-        replaceable = sorted(file.tally.replaceable)
-        write_folder(state_folder(file.path), STATE, {**tensors, **votes}, {**facts, "replaceable": replaceable})
+        own = {"replaceable": sorted(file.tally.replaceable), "troubles": file.troubles}
+        write_folder(state_folder(file.path), STATE, {**tensors, **votes}, {**facts, **own})
 
 
 def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:
     """The state beside the file, None (with a note) where there is none that is whole.
 
-    Raises InputError where it is of other tasks, checkpoints or settings.
+    Raises InputError where it is of other tasks, checkpoints or settings, or the votes of the file are.
     """
     folder = state_folder(file.path)
+    if file.least_votes and file.kept_checkpoint not in (None, " + ".join(wanted["checkpoints"])):
+        raise InputError(f"{file.path}: has votes of other checkpoints, expected the run to go on with")
     try:
         tensors, facts = read_folder(folder, STATE)
     except InputError as error:
         if file.writes:
             print(f"note: starting anew, for there is no state to go on from ({error})", file=sys.stderr)
         return None
-    differing = [name for name, value in wanted.items() if facts["run"].get(name) != value]
+    differing = [name for name, value in wanted.items() if facts.get("run", {}).get(name) != value]
     if differing:
         raise InputError(f"{folder}: of a run with other {', '.join(differing)}, expected the run to go on with")
     return Saved(tensors, facts)
@@ -80,4 +84,5 @@ def forget_state(file: SubmissionFile) -> None:
     """Delete what an earlier run, or this one that is done, has left."""
     if file.writes:
         for folder in (state_folder(file.path), set_aside(state_folder(file.path))):
-            shutil.rmtree(folder, ignore_errors=True)
+            if (folder / f"{STATE}.json").is_file():  # not a folder that happens to have this name
+                shutil.rmtree(folder, ignore_errors=True)

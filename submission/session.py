@@ -58,6 +58,7 @@ class Session:
     saved: Saved | None = None  # where an earlier process was
     divergences: int = 0
     planned: Forecast | None = None
+    votes_before: int = 0  # that were there when this was planned, to stay
     augmentations: int = field(init=False)
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
@@ -195,11 +196,12 @@ class Session:
 
     def save(self, unit: Unit) -> None:
         """Keep all that another process needs to go on from here."""
-        tensors, facts = self.trainer.state_dict()
-        facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
-        facts |= {"schedule": self.schedule.state(), "divergences": self.divergences}
-        facts |= {"processes": self.accelerator.num_processes, "phases": self.plan.phases}
-        write_state(self.file, tensors, facts | {"spent": self.plan.now() - self.plan.started})
+        with self.going_on("saving the state"):
+            tensors, facts = self.trainer.state_dict()
+            facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
+            facts |= {"schedule": self.schedule.state(), "divergences": self.divergences}
+            facts |= {"processes": self.accelerator.num_processes, "phases": self.plan.phases}
+            write_state(self.file, tensors, facts | {"spent": self.plan.now() - self.plan.started})
         self.schedule.saved()
 
     def restore(self, saved: Saved) -> None:
@@ -222,7 +224,7 @@ class Session:
         schedule = self.schedule
         paced = schedule.stepping.seconds is not None or not schedule.adapts
         if self.planned is None and paced and schedule.answers.seconds is not None:
-            self.planned = forecast(schedule)
+            self.planned, self.votes_before = forecast(schedule), self.file.lasting_votes
             if self.accelerator.is_main_process:
                 processes = self.accelerator.num_processes
                 print("\n".join(plan_lines(self.planned, schedule, self.trainer, processes)), flush=True)
@@ -355,6 +357,7 @@ def solve(
     with stop_on_signal() as stop:
         with plan.phase("set-up"):
             exports = [read_export(checkpoint) for checkpoint in checkpoints]
+            refuse_twins(checkpoints, exports)
             file.note(**provenance(file.tasks, exports, settings.forget))
             arithmetics = usable_arithmetic()
             accelerator = make_accelerator("none", file.path.parent)
@@ -368,7 +371,7 @@ def solve(
             if saved is None:
                 forget_state(file)
         file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=settings.precision)
-        first = 0 if saved is None else saved.facts["number"]
+        first, stopped = 0 if saved is None else saved.facts["number"], False
         for number in range(first, len(exports)):
             part = plan.part(len(exports) - number)
             session = Session(
@@ -381,11 +384,23 @@ def solve(
                     file.write()
             report_session(session)
             saved = None
-        if stop.requested:
-            file.note(status=STOPPED_BY_SIGNAL)
-        else:
+            # A signal to one process has ended the work of all.
+            stopped = session.trainer.agreed(stop.requested)
+            if stopped:
+                file.note(status=STOPPED_BY_SIGNAL)
+                break
+        if not stopped:
             forget_state(file)
         accelerator.end_training()
+
+
+def refuse_twins(checkpoints: Sequence[Path], exports: Sequence[Export]) -> None:
+    """Raise InputError where two checkpoints are one: its votes would only be repeated."""
+    first: dict[str, Path] = {}
+    for checkpoint, export in zip(checkpoints, exports, strict=True):
+        other = first.setdefault(export.facts["sha256"], checkpoint)
+        if other is not checkpoint:
+            raise InputError(f"--checkpoint {checkpoint}: has the weights of {other}, expected another checkpoint")
 
 
 def report_session(session: Session) -> None:
@@ -394,7 +409,7 @@ def report_session(session: Session) -> None:
     file.note(adaptation_steps=step, seconds_per_step=session.schedule.stepping.seconds)
     file.note(loss=session.adaptation.metrics.get("loss"), augmentations=session.augmentations)
     if plan is not None and session.accelerator.is_main_process:
-        votes = file.votes / len(file.tally.outputs)
+        votes = (file.votes - session.votes_before) / len(file.tally.outputs)
         print("\n".join(against_fact(plan, session.plan.phases, step, votes)), flush=True)
 
 
@@ -404,13 +419,14 @@ def show_plan(
     """Print what a run would do, without solving; `rate`: training examples per second (0: measured here), `gpus`: of
     the machine that it is for (0: this one).
     """
-    export, accelerator = read_export(checkpoints[0]), make_accelerator("none", file.path.parent)
+    exports, accelerator = [read_export(path) for path in checkpoints], make_accelerator("none", file.path.parent)
+    refuse_twins(checkpoints, exports)
     compiles, half = settings.compile, gpus > 0 and settings.precision == "auto"
     settings = replace(settings, compile=False, precision="bf16" if half else settings.precision)
     if gpus:
         sizes = settings.batch_size or BATCH_SIZES["cuda"], settings.predict_batch or PREDICT_BATCHES["cuda"] * gpus
         settings = replace(settings, batch_size=sizes[0], predict_batch=sizes[1])
-    session = Session(export, settings, plan.part(len(checkpoints)), file, accelerator)
+    session = Session(exports[0], settings, plan.part(len(checkpoints)), file, accelerator)
     session.build(MOST_AUGMENTATIONS if settings.augmentations is None else settings.augmentations)
     session.schedule.compiles = compiles
     pace = session.trainer.batch_size / rate if rate else measure_step(session.trainer, plan.now)

@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
     plan = TimePlan()
     arguments = read_arguments(argv)
+    refuse_idle_options(arguments)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
     refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
@@ -105,6 +106,13 @@ def solve_tasks(
     assert file.written is not None
     candidates = {output: file.tally.candidates(number) for number, output in enumerate(file.tally.outputs)}
     return Solved(file.written.submission, candidates, file.summary())
+
+
+def refuse_idle_options(arguments: argparse.Namespace) -> None:
+    """Raise InputError for an option that would do nothing without another one."""
+    for name, needed in (("rate", "plan"), ("gpus", "plan"), ("allow_seen", "rehearse")):
+        if getattr(arguments, name) and not getattr(arguments, needed):
+            raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected both or neither")
 
 
 def refuse_clashes(out: Path, candidates: Path | None, challenges: Path | None) -> None:
@@ -214,10 +222,13 @@ def report(file: SubmissionFile, plan: TimePlan) -> None:
         file.write_summary()
     lines = remarks(file.facts)
     lines.append(f"agreement of the votes {file.agreement:.1%}, {file.votes} votes")
+    if file.votes < file.least_votes:
+        lines.append(f"the file keeps the {file.least_votes} votes of an earlier process")
     lines.append("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
     lines += [f"trouble: {trouble}" for trouble in file.troubles]
     lines += [] if scores is None else scores.lines()
-    print("\n".join([*lines, f"wrote {file.path}: {file.written.summary}"]), flush=True)
+    did = "wrote" if file.votes >= file.least_votes else "kept"
+    print("\n".join([*lines, f"{did} {file.path}: {file.written.summary}"]), flush=True)
 
 
 def are_own(challenges: Path | None) -> bool:

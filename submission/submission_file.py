@@ -61,6 +61,7 @@ class SubmissionFile:
     written: Draft | None = None  # what the file holds
     records: bool = True  # its figures can be written
     least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
+    kept_checkpoint: str | None = None  # whose votes these are
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
 
     def __post_init__(self) -> None:
@@ -91,6 +92,7 @@ class SubmissionFile:
             submission = read_answers(self.path, self.tasks, self.path)
             summary = read_summary(self.path) or {}
             self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), summary["votes"]
+            self.kept_checkpoint = summary.get("checkpoint")
         return self.least_votes > 0
 
     def _first_draft(self, task: Task) -> Draft:
@@ -164,6 +166,13 @@ class SubmissionFile:
         """All votes so far."""
         with self.tally.lock:
             return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
+
+    @property
+    def lasting_votes(self) -> int:
+        """Those of them that later votes do not replace."""
+        with self.tally.lock:
+            outputs = range(len(self.tally.outputs))
+            return sum(self.tally.total(output) for output in outputs if output not in self.tally.replaceable)
 
     def summary(self) -> dict[str, Any]:
         """The facts, and what the file holds, as JSON values."""

@@ -322,6 +322,9 @@ def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Mac
     assert again.next()[2:] == machine.schedule.next()[2:]
     again.restore(kept, slower=2.0)
     assert again.answers.seconds == (machine.schedule.answers.seconds or 0) * 2
+    again.adapts = False
+    again.restore(kept, slower=1.0)
+    assert not again.adapts, "where no step fits into memory, a state does not change that"
 
 
 def test_the_plan_is_what_then_happens() -> None:
@@ -329,6 +332,10 @@ def test_the_plan_is_what_then_happens() -> None:
     machine.schedule.stepping.seconds, machine.schedule.answers.seconds = 1.0, 0.5
     planned = forecast(machine.schedule)
     assert (machine.schedule.step, machine.clock.time) == (0, 100.0), "it is only thought"
+    machine.schedule.stepping.add("step", 1, 500.0)
+    machine.schedule.stepping.settle()
+    assert machine.schedule.stepping.cold, "nothing is warm because of a thought"
+    machine.schedule.stepping.seconds = 1.0
     machine.run()
     assert planned.steps == pytest.approx(machine.schedule.step, rel=0.05)
     assert planned.seconds["adaptation"] == pytest.approx(machine.spent[Kind.ADAPT], rel=0.05)

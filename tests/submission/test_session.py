@@ -418,6 +418,17 @@ def test_a_state_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, mon
     assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
+def test_a_state_that_cannot_be_gathered_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(trainer: Trainer) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Trainer, "state_dict", full)
+    session, _ = make_session(tmp_path, steps=3)
+    session.run()
+    assert session.file.troubles == ["saving the state: MemoryError: "]
+    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+
+
 def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying(monkeypatch)
     real = store_module.distinct_augmentations

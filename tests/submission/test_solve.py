@@ -17,6 +17,7 @@ from submission.attempts import draft_submission, read_submission
 from submission.settings import Settings, add_settings
 from tests.conftest import ENDLESS
 from tests.submission.tiny import (
+    MODEL,
     QUICK,
     assert_valid,
     make_export,
@@ -78,13 +79,48 @@ def test_a_submission_comes_out(files: dict[str, str], capsys: pytest.CaptureFix
             assert [grid.tolist() for grid in one] == [grid.tolist() for grid in other]
 
 
-def test_several_checkpoints_share_the_time_and_add_their_votes(files: dict[str, str], tmp_path: Path) -> None:
+def test_several_checkpoints_share_the_time_and_add_their_votes(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = make_export(tmp_path / "other", trained=TASKS[:1], leak=True)
+    export = read_export(other)
+    write_export(other, replace(export, puzzle_mean=export.puzzle_mean + 1e-6))  # another one, with as many votes
     assert run(words(files, "--checkpoint", str(other))) == 0
+    said = capsys.readouterr().out
+    assert re.findall(r"plan / fact: .* votes an output (\d+) / (\d+)$", said, re.MULTILINE) == [
+        ("11", "11"),
+        ("10", "10"),
+    ]
     facts = summary(files)
     assert facts["votes"] == 88
     both = [read_export(path).facts["sha256"] for path in (Path(files["checkpoint"]), other)]
     assert (facts["checkpoint"], facts["leak"]) == (" + ".join(both), True)
+
+
+@pytest.mark.parametrize("option", [(), ("--plan", "--rate", "9")])
+def test_a_checkpoint_has_no_second_share(files: dict[str, str], option: tuple[str, ...]) -> None:
+    again = str(Path(files["checkpoint"]).parent)
+    with pytest.raises(InputError, match=r"run: has the weights of .*export, expected another checkpoint"):
+        run(words(files, "--checkpoint", again, *option))
+
+
+def test_a_signal_ends_the_work_of_all_checkpoints_and_leaves_the_state(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_export(tmp_path / "other", model=replace(MODEL, hidden=24))
+    begun = []
+    real = session.Session.run
+
+    def running(self: session.Session) -> None:
+        begun.append(self.number)
+        real(self)
+        # As another process would, to which alone the signal was sent.
+        monkeypatch.setattr(self.trainer, "agreed", lambda mine: True)
+
+    monkeypatch.setattr(session.Session, "run", running)
+    assert run(words(files, "--checkpoint", str(other))) == session.STOPPED_BY_SIGNAL
+    assert begun == [0]
+    assert Path(files["out"]).with_name("submission.state").exists()
 
 
 def test_figures_are_written_beside_the_submission(files: dict[str, str]) -> None:
@@ -106,11 +142,45 @@ def kept_state(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_goes_on_only_with_what_it_began_with(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     kept_state(files, monkeypatch)
-    with pytest.raises(InputError, match=r"submission\.state: of a run with other seed, expected the run"):
-        run(words(files, "--resume", "--seed", "3"))
+    for option, value in (("seed", "3"), ("augmentations", "5")):
+        with pytest.raises(InputError, match=rf"submission\.state: of a run with other {option}, expected the run"):
+            run(words(files, "--resume", f"--{option}", value))
+    other = make_export(Path(files["checkpoint"]).with_name("other"), model=replace(MODEL, hidden=24))
+    with pytest.raises(InputError, match=r"submission\.json: has votes of other checkpoints, expected the run"):
+        run(words(files | {"checkpoint": str(other)}, "--resume"))
     write_challenges(Path(files["challenges"]), TASKS[:2])
     with pytest.raises(InputError, match=r"of a run with other tasks"):
         run(words(files, "--resume"))
+
+
+def test_going_on_keeps_what_had_gone_wrong_and_heeds_new_options(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = session.Session.vote_early
+
+    def trouble(running: session.Session, unit: session.Unit) -> None:
+        real(running, unit)
+        running.file.troubles.append("a trouble")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.Session, "vote_early", trouble)
+        for option in (["--votes", "3"], ["--steps", "0"]):
+            kept_state(files, monkeypatch)
+            capsys.readouterr()
+            assert run(words(files, "--resume", *option)) == 0
+            assert capsys.readouterr().out.splitlines()[-1].startswith("kept " if "3" in option else "wrote ")
+            facts = summary(files)
+            assert (facts["adaptation_steps"], facts["votes"], facts["troubles"]) == (1, 44, ["a trouble"])
+
+
+def test_a_folder_that_is_no_state_stays(files: dict[str, str]) -> None:
+    folder = Path(files["out"]).with_name("submission.state")
+    folder.mkdir(parents=True)
+    (folder / "notes").write_text("mine")
+    assert run(words(files)) == 0
+    assert (folder / "notes").read_text() == "mine"
+    [trouble] = summary(files)["troubles"]
+    assert trouble.startswith("saving the state; the last one stays: ")
 
 
 def test_a_state_that_is_altered_is_none(
@@ -336,6 +406,12 @@ def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: p
     with pytest.raises(SystemExit, match="2"):
         run(words(files, option))
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--rate=5", "--gpus=4", "--allow-seen"])
+def test_options_that_would_do_nothing_are_refused(files: dict[str, str], option: str) -> None:
+    with pytest.raises(InputError, match=f"^{option.split('=')[0]}: is for --"):
+        run(words(files, option))
 
 
 def test_every_setting_is_an_option() -> None:
