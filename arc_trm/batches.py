@@ -248,15 +248,6 @@ def sources_by_side(
 # Sudokus and mazes ----------------------------------------------------------------------------------------------------
 
 
-class Changer(Protocol):
-    """Makes changed questions and answers of training puzzles on a device."""
-
-    bits: int
-
-    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
-        """The examples of these puzzles int64[b], each changed by its bits uint64[b, self.bits]."""
-
-
 class SudokuBatches:
     """Shuffled Sudokus: index arithmetic on tokens that live on the device."""
 
@@ -330,7 +321,7 @@ def board_batch(rows: BoardRows, device: Device) -> Batch:
     return Batch(inputs, labels, torch.zeros(len(rows), dtype=torch.int64, device=device))
 
 
-MAKERS: dict[str, Callable[[BoardStore, Device], Changer]] = {
+MAKERS: dict[str, Callable[[BoardStore, Device], SudokuBatches | StoredBatches]] = {
     "sudoku": SudokuBatches,
     "maze": StoredBatches.of_mazes,
     "as they are": StoredBatches.as_they_are,

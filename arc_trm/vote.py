@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,18 +58,6 @@ class Predictions:
     outputs: NDArray[np.int32]  # [n] number of the asked output
     dihedrals: NDArray[np.uint8]  # [n]
     permutations: NDArray[np.uint8]  # [n, 10]
-
-    def __post_init__(self) -> None:
-        """Refuse arrays that do not belong together."""
-        n = len(self.tokens)
-        if self.tokens.dtype != np.uint8 or self.tokens.ndim != 2 or self.side**2 != self.tokens.shape[1]:
-            raise ValueError(f"tokens {self.tokens.dtype}{list(self.tokens.shape)}, expected uint8[n, side * side]")
-        if self.permutations.shape != (n, COLOURS):
-            raise ValueError(f"permutations {list(self.permutations.shape)}, expected [{n}, {COLOURS}]")
-        for name in ("halting", "outputs", "dihedrals"):
-            values = getattr(self, name)
-            if values.shape != (n,):
-                raise ValueError(f"{name} {list(values.shape)}, expected [{n}]")
 
     @property
     def side(self) -> int:
@@ -243,9 +231,9 @@ class Tally:
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Hold just the candidates that `columns` gave."""
         self._candidates = [{} for _ in self.outputs]
-        keys, ends = columns["keys"].tobytes(), np.cumsum(columns["key_lengths"]).tolist()
+        keys, places = columns["keys"].tobytes(), [0, *np.cumsum(columns["key_lengths"]).tolist()]
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
-        for start, end, output, votes, halting in zip([0, *ends[:-1]], ends, *values, strict=True):
+        for (start, end), output, votes, halting in zip(pairwise(places), *values, strict=True):
             self._candidates[output][keys[start:end]] = Candidate(keys[start:end], votes, halting)
 
     def save(self, path: Path | str) -> None:

@@ -28,7 +28,6 @@ from data_prep.corpus import (
     Merge,
     Recipe,
     conceptarc_corpus,
-    download_conceptarc,
     merge,
     pinned_corpus,
     split_off,
@@ -52,7 +51,6 @@ def build_arc(
     source: Sequence[str] = (),
     scored: Sequence[str] = (),
     conceptarc: Path | None = None,
-    download: bool = False,
     augmentations: int = 1000,
     seed: int = 0,
     canvas: int = CANVAS_SIDE,
@@ -61,11 +59,11 @@ def build_arc(
 ) -> ArcStore:
     """Build an ARC dataset, write it to the folder `out`, and print what was found.
 
-    The arguments are the options of `python -m data_prep.build arc`; `conceptarc` is ConceptARC's folder, `download`
-    fetches it where it is needed. Raises InputError for wrong input.
+    The arguments are the options of `python -m data_prep.build arc`; `conceptarc` is ConceptARC's folder. Raises
+    InputError for wrong input.
     """
     refuse_foreign(out)
-    training, asked, guarded, own = _corpora(recipe, source, scored, conceptarc, download)
+    training, asked, guarded, own = _corpora(recipe, source, scored, conceptarc)
     described = [corpus.describe() for corpus in training + asked]
     held_out: set[str] = set()
     if hold_out:
@@ -88,15 +86,13 @@ def build_arc(
 
 
 def _corpora(
-    recipe: str | None, source: Sequence[str], scored: Sequence[str], conceptarc: Path | None, download: bool
+    recipe: str | None, source: Sequence[str], scored: Sequence[str], conceptarc: Path | None
 ) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:
     """Training, scored and guarded corpora, and the names of those that are the user's own choice."""
     parts = Recipe("") if recipe is None else RECIPES[recipe]
-    if download and conceptarc is None and CONCEPTARC in (*parts.training, *source, *scored):
-        conceptarc = download_conceptarc()
     named = [name for name in parts.training if name != CONCEPTARC or conceptarc is not None]
     if len(named) < len(parts.training):
-        print("built without ConceptARC: name it with --conceptarc DIR or fetch it with --download-conceptarc")
+        print("built without ConceptARC: name its folder with --conceptarc DIR")
     training, asked, guarded, own, own_scored = (
         [_corpus(text, conceptarc) for text in texts] for texts in (named, parts.scored, parts.guarded, source, scored)
     )
@@ -124,7 +120,7 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
     if name != CONCEPTARC:
         return pinned_corpus(name)
     if conceptarc is None:
-        raise InputError("source conceptarc: expected --conceptarc DIR or --download-conceptarc with it")
+        raise InputError("source conceptarc: expected --conceptarc DIR with it")
     corpus = conceptarc_corpus(conceptarc)
     if corpus.version == "unpinned":
         print(f"{conceptarc}: not the pinned content of ConceptARC ({len(corpus.tasks)} tasks), taken as it is")
@@ -247,7 +243,6 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--recipe", choices=list(RECIPES), help="; ".join(f"{name}: {recipe.help}" for name, recipe in RECIPES.items()))
     add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
-    add("--download-conceptarc", dest="download", action="store_true", help="fetch it, pinned and checked, once")
     source = "NAME[=PATH[:SOLUTIONS]]"
     add("--source", metavar=source, action="append", default=[], help=f"train on all pairs of {SOURCE_HELP}")
     add("--scored", metavar=source, action="append", default=[], help="train on its demonstrations, score its tests")

@@ -2,18 +2,13 @@
 
 import hashlib
 import importlib.util
-import io
-import os
-import re
-import urllib.request
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, file_digest, new_folder, read_json, sha256_hex
+from data_prep.files import InputError, file_digest, read_json, sha256_hex
 from data_prep.grid import grid_digest
 from data_prep.overlap import Leak, find_leaks, pair_digest
 from data_prep.store import TaskEntry
@@ -60,12 +55,10 @@ PINNED = {  # corpus: (file, part of it)
 }
 
 
-# A folder that the user names, or a pinned download. A code host may pack the same commit into other archive bytes
-# tomorrow, so the content is pinned and not the archive: SHA-256 over lines "sha256  corpus/Concept/Task.json".
+# A folder that the user names; its content is pinned: the digest of the corpus.
 CONCEPTARC = "conceptarc"
-CONCEPTARC_COMMIT = "b22ef526b4656679816b7811e78f55cc24d736d7"
-CONCEPTARC_URL = f"https://github.com/victorvikram/ConceptARC/archive/{CONCEPTARC_COMMIT}.zip"
-CONCEPTARC_DIGEST = "85dd82b5e43aa75ee7ef26cd843538e4bcae297c04f00da37e327e1a8dc68209"
+CONCEPTARC_COMMIT = "b22ef52"
+CONCEPTARC_DIGEST = "d09b03c83990672713675539d296a2aa7ac682cbd34cc98f2209c15ded3509ed"
 
 
 @dataclass(frozen=True)
@@ -135,41 +128,8 @@ def conceptarc_corpus(folder: Path | str) -> Corpus:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected ConceptARC's folder 'corpus'")
     folder = folder / "corpus" if (folder / "corpus").is_dir() else folder
-    pinned = content_digest(folder) == CONCEPTARC_DIGEST
-    tasks = read_tasks(folder, corpus=CONCEPTARC)
-    return Corpus(CONCEPTARC, CONCEPTARC_COMMIT[:7] if pinned else "unpinned", tuple(tasks))
-
-
-def content_digest(folder: Path) -> str:
-    """The content digest of ConceptARC's corpus folder: names and bytes of all JSON files in it."""
-    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.json")}
-    lines = (f"{file_digest(files[name])}  corpus/{name}\n" for name in sorted(files))
-    return sha256_hex("".join(lines).encode(errors="surrogateescape"))
-
-
-def download_conceptarc(cache: Path | None = None, url: str = CONCEPTARC_URL) -> Path:
-    """ConceptARC's folder in the cache, fetched when it is not there yet.
-
-    Raises InputError when the network, the archive or the content digest fails; the cache then stays as it was.
-    """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = (cache or caches / "arc-trm") / f"{CONCEPTARC}-{CONCEPTARC_COMMIT[:8]}"
-    if target.is_dir() and content_digest(target) == CONCEPTARC_DIGEST:
-        return target
-    try:
-        with urllib.request.urlopen(url, timeout=60) as reply:
-            packed = zipfile.ZipFile(io.BytesIO(reply.read()))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot download ConceptARC from {url} ({error}); name a folder instead") from error
-    with new_folder(target) as fresh:
-        for name in packed.namelist():  # tasks are */corpus/Concept/Task.json
-            if re.fullmatch(r"[\w.-]+/corpus/\w+/\w+\.json", name):
-                file = fresh.joinpath(*name.split("/")[2:])
-                file.parent.mkdir(exist_ok=True)
-                file.write_bytes(packed.read(name))
-        if (found := content_digest(fresh)) != CONCEPTARC_DIGEST:
-            raise InputError(f"{url}: content digest {found}, expected {CONCEPTARC_DIGEST}")
-    return target
+    corpus = Corpus(CONCEPTARC, CONCEPTARC_COMMIT, tuple(read_tasks(folder, corpus=CONCEPTARC)))
+    return corpus if corpus.digest == CONCEPTARC_DIGEST else replace(corpus, version="unpinned")
 
 
 # Merging ------------------------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ PALETTE = (
 )  # fmt: skip
 # On a drawn canvas, PAD is left empty and EOS is a dark grey that is no colour of ARC.
 PAD_SYMBOL, EOS_SYMBOL = ".", "e"
-_HEX = {**{str(colour): code for colour, code in enumerate(PALETTE)}, EOS_SYMBOL: "#3A3A3A"}
-# The nearest of xterm's 256 colours, for terminals that do not say that they know more.
-_XTERM = dict(zip(_HEX, (16, 32, 203, 41, 220, 248, 199, 208, 117, 88, 237), strict=True))
+# The nearest of xterm's 256 colours, as escape sequence parameters; "49" is the terminal's own.
+_NEAREST = (16, 32, 203, 41, 220, 248, 199, 208, 117, 88, 237)
+_BACKGROUNDS = {symbol: f"48;5;{number}" for symbol, number in zip("0123456789" + EOS_SYMBOL, _NEAREST, strict=True)}
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -61,23 +61,12 @@ def render_symbols(rows: Sequence[str]) -> str:
     """The same for rows of symbols: digits are colours, PAD_SYMBOL and EOS_SYMBOL what a canvas has besides."""
     if not wants_colour():
         return "\n".join(" ".join(row) for row in rows)
-    lines = [
-        "".join(f"\x1b[{_background(symbol)}m{'  ' * len(list(run))}" for symbol, run in groupby(row)) for row in rows
-    ]
+    runs = [[(_BACKGROUNDS.get(symbol, "49"), len(list(run))) for symbol, run in groupby(row)] for row in rows]
+    lines = ["".join(f"\x1b[{background}m{'  ' * length}" for background, length in row) for row in runs]
     # In a thin frame, because without it black cells end nowhere on a black terminal.
     edge, side = "──" * len(rows[0]), f"{_DIM}│{_RESET}"
     framed = [f"{side}{line}{_RESET}{side}" for line in lines]
     return "\n".join([f"{_DIM}┌{edge}┐{_RESET}", *framed, f"{_DIM}└{edge}┘{_RESET}"])
-
-
-def _background(symbol: str) -> str:
-    """The escape sequence parameters of a symbol's colour."""
-    if symbol not in _HEX:
-        return "49"  # the terminal's own
-    if os.environ.get("COLORTERM") not in ("truecolor", "24bit"):
-        return f"48;5;{_XTERM[symbol]}"
-    red, green, blue = bytes.fromhex(_HEX[symbol][1:])
-    return f"48;2;{red};{green};{blue}"
 
 
 def visible_width(text: str) -> int:

@@ -2,8 +2,7 @@
 
     python -m submission.film --checkpoint runs/arc1 --challenges challenges.json --task 00576224
 
-Shows the answer y and, beside it, the latent z read through the output head. Prints to the terminal; --out writes a
-file that `python -m submission.report --film FILE` puts into its page.
+Shows the answer y and, beside it, the latent z read through the output head.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,11 +19,10 @@ from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
 from arc_trm.trainer import TABLE, saved_names
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
-from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import IDENTITY, Grid
 from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
-from submission.report import FILM_FORMAT
 
 Tokens = NDArray[np.uint8]
 # The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
@@ -111,10 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks: a file or a folder")
     add("--task", metavar="TASK_ID", required=True, help="the task to film")
     add("--test", metavar="N", type=int, default=0, help="which of its test inputs, from 0 (0)")
-    add("--out", metavar="FILE", type=Path, help="also write the film, for --film of submission.report")
     arguments = parser.parse_args(argv)
-    if arguments.out is not None:
-        refuse_input(arguments.out, [arguments.challenges, arguments.checkpoint])
     [task] = pick(read_tasks(arguments.challenges), arguments.task, str(arguments.challenges))
     if not 0 <= arguments.test < len(task.tests):
         raise InputError(f"--test {arguments.test}: task {task.task_id} has test inputs 0 to {len(task.tests) - 1}")
@@ -129,11 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"puzzle embedding: {source}\nleft the answer y; right of it the latent z through the output head")
     for line in show_steps(frames):
         print(line)
-    if arguments.out is not None:
-        facts = {"format": FILM_FORMAT, "task_id": task.task_id, "test": arguments.test, "embedding": source}
-        facts |= {"checkpoint": exported.facts["sha256"], "side": side, "steps": frames}
-        write_atomic(arguments.out, orjson.dumps(facts))
-        print(f"wrote {arguments.out}: {count} steps of task {task.task_id}")
     return 0
 
 

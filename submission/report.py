@@ -13,7 +13,7 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 
 from arc_trm.vote import AskedOutput, Tally
-from data_prep.files import InputError, command_line, read_json, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.show import PALETTE
@@ -32,7 +32,6 @@ from submission.score import known_scores
 from submission.submission_file import read_summary, remarks, summary_path
 
 Json = dict[str, Any]
-FILM_FORMAT = "arc-trm film 1"
 # Concatenated in this order: each may use what stands before it.
 SCRIPTS = ("grids.js", "tasks.js", "page.js")
 LEADING = 6  # candidates shown for every output
@@ -45,13 +44,12 @@ class Material:
     tasks: Sequence[Task]  # the submission answers just these
     submission: Submission
     tally: Tally | None = None
-    summary: Mapping[str, Any] | None = None  # what solving said about itself
-    films: Sequence[Json] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)  # what solving said about itself
 
 
 def report_data(material: Material, title: str) -> Json:
     """All that the page shows, as JSON values; a grid is one text, a digit a cell, rows parted by "/"."""
-    summary = material.summary or {}
+    summary = material.summary
     scores = known_scores(material.tasks, material.submission)
     return {
         "title": title,
@@ -62,7 +60,6 @@ def report_data(material: Material, title: str) -> Json:
             *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
         ],
         "run": run_rows(summary),
-        "films": list(material.films),
         "tasks": [_task_data(task, material) for task in material.tasks],
         "palette": PALETTE,
     }
@@ -84,11 +81,10 @@ def grid_text(grid: Grid | None) -> str | None:
 
 
 def _task_data(task: Task, material: Material) -> Json:
-    summary = material.summary or {}
     return {
         "id": task.task_id,
-        "known": task.task_id in summary.get("known", ()),
-        "contaminated": task.task_id in summary.get("trained_on", ()),
+        "known": task.task_id in material.summary.get("known", ()),
+        "contaminated": task.task_id in material.summary.get("trained_on", ()),
         "demonstrations": [[grid_text(pair.input), grid_text(pair.output)] for pair in task.demonstrations],
         "outputs": [_output_data(task, test, material) for test in range(len(task.tests))],
     }
@@ -98,7 +94,7 @@ def _output_data(task: Task, test: int, material: Material) -> Json:
     truth = grid_text(task.tests[test].output)
     attempts = [grid_text(grid) for grid in material.submission[task.task_id][test]]
     votes = _votes_data(material, AskedOutput(task.task_id, test), attempts, truth)
-    counts = (material.summary or {}).get("predicted_attempts", {}).get(task.task_id)
+    counts = material.summary.get("predicted_attempts", {}).get(task.task_id)
     if truth is None:
         outcome = "unknown"
     elif truth in attempts:
@@ -181,8 +177,7 @@ def read_material(arguments: argparse.Namespace) -> Material:
         tasks,
         submission,
         None if arguments.candidates is None else _read_tally(arguments.candidates, tasks),
-        read_summary(arguments.submission),
-        [_read_film(path, submission) for path in arguments.film],
+        read_summary(arguments.submission) or {},
     )
 
 
@@ -195,15 +190,6 @@ def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
     return tally
 
 
-def _read_film(path: Path, submission: Submission) -> Json:
-    film = read_json(path)
-    if not isinstance(film, dict) or film.get("format") != FILM_FORMAT:
-        raise InputError(f"{path}: not a film, expected format {FILM_FORMAT!r}")
-    if film.get("task_id") not in submission:
-        raise InputError(f"{path}: film of task {film.get('task_id')}, expected a task of the submission")
-    return film
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; the exit status."""
     parser = command_line("submission.report", __doc__)
@@ -212,11 +198,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks it answers: a file or a folder")
     add("--solutions", metavar="FILE", type=Path, help="the known outputs, for scores and differences")
     add("--candidates", metavar="FILE", type=Path, help="the votes that were saved while solving (.npz)")
-    add("--film", metavar="FILE", type=Path, action="append", default=[], help="a film of python -m submission.film")
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")
     add("--out", metavar="FILE", type=Path, default=Path("report.html"), help="the page to write (report.html)")
     arguments = parser.parse_args(argv)
-    inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates, *arguments.film)
+    inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates)
     refuse_input(arguments.out, [*inputs, summary_path(arguments.submission)])
     material = read_material(arguments)
     page = render_page(report_data(material, arguments.title or arguments.submission.name)).encode()

@@ -1,6 +1,5 @@
 "use strict";
-// Grids as SVG: sharp at every size and on paper. A grid is a text, rows parted by "/": digits are colours,
-// "." is PAD, "e" is EOS.
+// Grids as SVG: sharp at every size and on paper. A grid is a text, rows parted by "/", a digit a cell.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
@@ -67,10 +66,7 @@ function drawGrid(text, cell, { label = null, marked = [] } = {}) {
     width: width * cell, height: height * cell,
     ...(label === null ? { "aria-hidden": "true" } : { role: "img", "aria-label": label }),
   });
-  for (const [symbol, d] of Object.entries(paths)) {
-    const look = symbol in DATA.palette ? { fill: DATA.palette[symbol] } : { class: symbol === "e" ? "eos" : "pad" };
-    svg.append(make("path", { d, ...look }));
-  }
+  for (const [symbol, d] of Object.entries(paths)) svg.append(make("path", { d, fill: DATA.palette[symbol] }));
   const d = marked.map(([, r, c]) => `M${c + 0.25} ${r + 0.25}l.5 .5m0 -.5l-.5 .5`).join("");
   svg.append(make("path", { class: "cross under", d }), make("path", { class: "cross", d }));
   return svg;

@@ -15,7 +15,6 @@ const TASKS = DATA.tasks.map((task, number) => {
       : solved === outcomes.length ? "solved" : solved ? "partly" : "unsolved",
     share: Math.min(...shares),
     fallback: task.outputs.some((output) => output.fallbacks.length),
-    films: DATA.films.filter((film) => film.task_id === task.id),
   };
 });
 
@@ -27,7 +26,6 @@ const FILTERS = {
   fallback: ["with a fallback attempt", (task) => task.fallback],
   known: ["with demonstrations that the checkpoint knew", (task) => task.known],
   contaminated: ["with test outputs that the checkpoint knew", (task) => task.contaminated],
-  film: ["with a film", (task) => task.films.length],
 };
 for (const [name, [words]] of Object.entries(OUTCOMES)) {
   FILTERS[name] = [`with an output: ${words}`, (task) => task.outcomes.includes(name)];

@@ -1,4 +1,4 @@
-// One task: its card in the list, everything about it in full, and the film of its supervision steps.
+// One task: its card in the list, and everything about it in full.
 
 const OUTCOMES = {
   first: ["solved by attempt 1", "#1f9d4d"],
@@ -24,8 +24,7 @@ function card(task) {
     make("span", { class: "thumb" }, drawGrid(text, cellFor(102, text), { marked }), make("span", {}, name));
   const facts = [
     output.total ? `${percent(task.share)} of votes agree` : "", task.outputs.length > 1 ? "several test outputs" : "",
-    task.fallback ? "fallback" : "", task.known ? "demonstrations known" : "", task.contaminated ? "contaminated" : "",
-    task.films.length ? "film" : ""];
+    task.fallback ? "fallback" : "", task.known ? "demonstrations known" : "", task.contaminated ? "contaminated" : ""];
   return make("li", {}, make("a", { class: "card", href: address({ task: task.id }) },
     make("span", { class: "cardhead" }, make("span", { class: "id" }, task.id), badge(task.verdict)),
     drawn[task.number] ??= make("span", { class: "thumbs", "aria-hidden": "true" },
@@ -54,7 +53,7 @@ function outputInFull(task, output, test) {
       figure("Test input", output.input),
       output.attempts.map((text, i) => figure(`Attempt ${i + 1}`, text, comparison(output, i))),
       output.truth === null ? null : figure("Truth", output.truth)),
-    candidateList(output), task.films.filter((film) => film.test === test).map(filmPlayer));
+    candidateList(output));
 }
 
 // How an attempt compares with the truth: its outline, its wrong cells, and a note.
@@ -88,26 +87,4 @@ function candidateItem({ grid, votes, halting }, place, output) {
         uses.map((use) => make("span", { class: "badge" }, use))),
       make("progress", { value: votes, max: output.total, "aria-hidden": "true" }),
       make("p", {}, `halting probability ${percent(halting, 1)}`)));
-}
-
-// The answer after every supervision step, and each latent read through the output head.
-function filmPlayer({ steps, embedding }) {
-  const last = steps.length - 1, stage = make("div", { class: "pairs" }), words = make("output");
-  const slider = make("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Supervision step" });
-  const show = () => {
-    const number = Number(slider.value), { answer, latents, halting } = steps[number];
-    const marked = number ? differences(answer, steps[number - 1].answer) : [];
-    const note = number ? `${plural(marked.length, "cell")} changed` : "first step";
-    const name = (i) => `Latent z${latents.length > 1 ? ` ${i + 1}` : ""} through the output head`;
-    stage.replaceChildren(gridFigure("Answer y", answer, cellFor(240, answer), { marked, note }),
-      ...latents.map((latent, i) => gridFigure(name(i), latent, cellFor(240, latent))));
-    words.textContent = `Step ${number + 1} of ${steps.length}, halting probability ${percent(halting, 1)}`;
-    slider.setAttribute("aria-valuetext", words.textContent);
-  };
-  slider.addEventListener("input", show);
-  show();
-  return make("section", { class: "film" }, make("h4", {}, "Film of the supervision steps"),
-    make("p", { class: "detail" }, `Puzzle embedding: ${embedding}.`,
-      " Crosses: cells that the step changed. Grey border: the token EOS."),
-    make("div", { class: "filmbar" }, slider, words), stage);
 }

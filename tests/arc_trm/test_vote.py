@@ -131,21 +131,6 @@ def test_no_predictions_are_no_votes() -> None:
     assert ranking(tally(select(votes((0, 1, 0.5)), np.arange(0)))) == [[]] * 5
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": np.zeros((2, 899), dtype=np.uint8)}, r"tokens uint8\[2, 899\], expected uint8\[n, side \* side\]"),
-        ({"tokens": np.zeros((2, 900), dtype=np.int64)}, r"tokens int64\[2, 900\]"),
-        ({"halting": np.zeros(3, dtype=np.float32)}, r"halting \[3\], expected \[2\]"),
-        ({"permutations": np.zeros((2, 9), dtype=np.uint8)}, r"permutations \[2, 9\], expected \[2, 10\]"),
-        ({"dihedrals": np.zeros((2, 1), dtype=np.uint8)}, r"dihedrals \[2, 1\], expected \[2\]"),
-    ],
-)
-def test_arrays_that_do_not_belong_together_are_refused(change: dict[str, np.ndarray], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(votes((0, 1, 0.5), (0, 1, 0.5)), **change)
-
-
 def test_what_is_no_augmentation_is_refused() -> None:
     predictions = votes((0, 1, 0.5))
     with pytest.raises(ValueError, match="dihedral element 8, expected 0-7"):

@@ -145,7 +145,7 @@ def test_the_first_recipe_in_full(conceptarc_dir: Path, out: Path, capsys: pytes
 def test_a_recipe_does_without_conceptarc_and_says_so(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = build(out, "--recipe", "arc1-train", augmentations=0)
     assert len(store.groups) == len(store.puzzle_groups) == 400
-    assert capsys.readouterr().out.startswith("built without ConceptARC: name it with --conceptarc DIR")
+    assert capsys.readouterr().out.startswith("built without ConceptARC: name its folder with --conceptarc DIR")
 
 
 def test_pinned_corpora_can_be_named_as_sources(conceptarc_dir: Path, out: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
     [
         ([], "nothing to build from, expected --recipe, --source or --scored"),
         (["--source", "arc3"], "corpus 'arc3', expected one of arc1-training"),
-        (["--source", "conceptarc"], "source conceptarc: expected --conceptarc DIR or --download-conceptarc"),
+        (["--source", "conceptarc"], "source conceptarc: expected --conceptarc DIR"),
         (["--source", "a/b={a}"], "expected NAME=PATH with a name of letters, digits"),
         (["--source", "a={a}", "--scored", "a={a}"], "corpus a is named twice"),
         (["--source", "a={folder}/nowhere.json"], "nowhere.json: cannot read (No such file or directory)"),

@@ -18,7 +18,6 @@ from data_prep.grid import COLOURS, MAX_SIDE, Grid
 from data_prep.maze import CHARACTERS
 from data_prep.show import (
     BOARD_SYMBOLS,
-    PALETTE,
     beside,
     find_tasks,
     main,
@@ -41,7 +40,7 @@ GRIDS = hnp.arrays(
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
 
@@ -79,19 +78,11 @@ def test_colours_are_the_grid(grid: Grid) -> None:
 def test_a_canvas_shows_border_and_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["3e.", "ee."]
     assert render_symbols(rows) == "3 e .\ne e ."
-    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    grey, green = "2;58;58;58", "2;46;204;64"
+    grey, green = "5;237", "5;41"
     blocks = render_symbols(rows).split("\n")
     assert f"\x1b[48;{green}m  \x1b[48;{grey}m  \x1b[49m  \x1b[0m" in blocks[1]
     assert f"\x1b[48;{grey}m    \x1b[49m  \x1b[0m" in blocks[2]
-
-
-def test_true_colour_is_the_palette(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLORTERM", "truecolor")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b[48;2;0;116;217m" in render(np.array([[1]], np.uint8))  # 0074D9
-    assert len(PALETTE) == len(set(PALETTE)) == COLOURS
 
 
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:

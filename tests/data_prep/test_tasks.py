@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_prep.corpus import content_digest
 from data_prep.files import InputError
 from data_prep.tasks import Pair, Task, read_solutions, read_tasks, task_digest
 from tests.data_prep.material import as_json, golden, grid, pair, random_task, same_task, task
@@ -188,4 +187,3 @@ def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path / "corpus") + b"/\xff.json")).write_text(json.dumps(as_json(TASKS[0])))
     with pytest.raises(InputError, match=r"task name .*udcff"):
         read_tasks(tmp_path)
-    assert content_digest(tmp_path / "corpus") != content_digest(tmp_path)

@@ -17,7 +17,7 @@ from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
-from submission.report import FILM_FORMAT, Material, grid_text, main, render_page, report_data, run_rows
+from submission.report import Material, grid_text, main, render_page, report_data, run_rows
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
@@ -60,14 +60,6 @@ def tally() -> Tally:
     return counted
 
 
-def film() -> dict[str, Any]:
-    steps = [
-        {"answer": "34e/67e", "latents": ["1.2/345"], "halting": 0.1},
-        {"answer": "345/67e", "latents": ["1.2/34e"], "halting": 0.9},
-    ]
-    return {"format": FILM_FORMAT, "task_id": "beta", "test": 0, "embedding": "the task's own", "steps": steps}
-
-
 @pytest.fixture
 def data() -> dict[str, Any]:
     return report_data(Material(TASKS, submission(), tally()), "mine")
@@ -85,7 +77,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     provenance = {"checkpoint": "c0ffee", "leak": False, "trained_on": ["alpha"]}
     (made / "submission.summary.json").write_bytes(orjson.dumps(provenance | summary))
     tally().save(made / "votes.npz")
-    (made / "film.json").write_bytes(orjson.dumps(film()))
     assert main(arguments(made)) == 0
     return made
 
@@ -93,8 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def arguments(folder: Path) -> list[str]:
     files = {"challenges": "challenges.json", "solutions": "solutions.json", "candidates": "votes.npz"}
     named = [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
-    film_and_out = ["--film", str(folder / "film.json"), "--out", str(folder / "report.html")]
-    return [str(folder / "submission.json"), *named, *film_and_out]
+    return [str(folder / "submission.json"), *named, "--out", str(folder / "report.html")]
 
 
 # Data ---------------------------------------------------------------------------------------------------
@@ -183,9 +173,6 @@ def test_other_tasks_are_refused(folder: Path, tmp_path: Path) -> None:
     Tally(outputs_of([made_task("zeta")])).save(tmp_path / "other.npz")
     with pytest.raises(InputError, match=r"other\.npz: has votes for none of the 4 tasks"):
         main([*plain, str(folder / "challenges.json"), "--candidates", str(tmp_path / "other.npz")])
-    (tmp_path / "film.json").write_bytes(orjson.dumps(film() | {"task_id": "zeta"}))
-    with pytest.raises(InputError, match="film of task zeta, expected a task of the submission"):
-        main([*plain, str(folder / "challenges.json"), "--film", str(tmp_path / "film.json")])
     assert not (tmp_path / "x.html").exists()
 
 
@@ -193,13 +180,6 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.html"
     assert main([*arguments(folder), "--title", "A & B", "--out", str(out)]) == 0
     assert "<title>A &amp; B</title>" in out.read_text()
-
-
-@pytest.mark.parametrize("content", [[], {"format": "arc-trm film 0"}, {"task_id": "beta"}])
-def test_what_is_no_film_is_refused(folder: Path, tmp_path: Path, content: Any) -> None:
-    (tmp_path / "film.json").write_bytes(orjson.dumps(content))
-    with pytest.raises(InputError, match=r"film\.json: not a film, expected format 'arc-trm film 1'"):
-        main([*arguments(folder), "--film", str(tmp_path / "film.json")])
 
 
 # Page ---------------------------------------------------------------------------------------------------
@@ -291,8 +271,6 @@ def test_search_filter_and_sorting_work_together(browser: Browser, folder: Path)
     choose(browser, "sort", "unsure")
     assert ids(browser) == ["beta", "alpha"]
     assert browser.run("location.hash") == "#status=solved&sort=unsure"
-    choose(browser, "status", "film")
-    assert ids(browser) == ["beta"]
     choose(browser, "status", "contaminated")
     assert ids(browser) == ["alpha"]
     assert_quiet(browser)
@@ -356,18 +334,6 @@ def test_an_evil_id_is_only_a_text(browser: Browser, folder: Path) -> None:
     assert texts(browser, "#task .note")[0] == "a fallback, not predicted; ✗ 6 of 6 cells differ"
     assert browser.run("document.querySelectorAll('img').length") == 0
     assert browser.run("document.title") == f"{EVIL} · submission.json"
-    assert_quiet(browser)
-
-
-def test_the_film_goes_step_by_step(browser: Browser, folder: Path) -> None:
-    browser.open(folder / "report.html", "task=beta")
-    assert texts(browser, ".film output") == ["Step 2 of 2, halting probability 90.0 %"]
-    assert texts(browser, ".film .note") == ["1 cell changed"]
-    browser.run("document.querySelector('.film input').focus()")
-    browser.press("ArrowLeft")
-    assert texts(browser, ".film output") == ["Step 1 of 2, halting probability 10.0 %"]
-    assert texts(browser, ".film .note") == ["first step"]
-    assert browser.run("document.title").startswith("beta")  # the key moved the slider, not the page
     assert_quiet(browser)
 
 
