@@ -165,11 +165,13 @@ def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: d
     return f": {known} of {len(tensors[TABLE])} puzzles are known"
 
 
-def trained_so_far(trainer: Trainer, start: Start, data_tasks: tuple[str, ...]) -> dict[str, Any]:
+def trained_so_far(
+    trainer: Trainer, start: Start, data_tasks: tuple[str, ...], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the run's weights were trained on since they were random: `training_tasks`, `training_known`, `leak`.
 
     That is more than the dataset where the run began with `--init-from`, or was resumed with other data, so the run
-    folder keeps it. To be called after `begin`, on all processes.
+    folder keeps it. `facts` describe the dataset. To be called after `begin`, on all processes.
     """
     path = start.out / TRAINED
     before: dict[str, Any] = {"training_tasks": [], "training_known": True, "leak": []}
@@ -180,6 +182,7 @@ def trained_so_far(trainer: Trainer, start: Start, data_tasks: tuple[str, ...]) 
         before = {"training_tasks": export.training_tasks, "training_known": export.training_known}
         before["leak"] = export.facts.get("leak") or []
     trained = before | {"training_tasks": list(dict.fromkeys([*before["training_tasks"], *data_tasks]))}
+    trained["leak"] = [*before["leak"], *(leak for leak in facts.get("leak") or [] if leak not in before["leak"])]
     _in_main_process(trainer, lambda: write_atomic(path, orjson.dumps(trained)))
     return trained
 
@@ -411,7 +414,7 @@ def export(trainer: Trainer, out: Path, trained: Mapping[str, Any], facts: dict[
     exported = Export(config.model, config.halting, weights, table.mean(0), tuple(trained["training_tasks"]))
     if trainer.names is not None and config.model.embedding_rows == "task":
         exported = replace(exported, puzzle_table=table.half(), puzzle_names=trainer.names.owners)
-    facts = {"steps": trainer.step, **facts, "leak": [*trained["leak"], *(facts.get("leak") or [])]}
+    facts = {"steps": trainer.step, **facts, "leak": trained["leak"]}
     facts |= {} if trained["training_known"] else {"training_tasks": UNKNOWN_TRAINING}
     exported = replace(exported, facts=facts)
     _in_main_process(trainer, lambda: write_export(out, exported))

@@ -130,7 +130,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         trainer.fit_memory()
     start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
     line = run.begin(trainer, start, facts)
-    trained = run.trained_so_far(trainer, start, data.training_tasks)
+    trained = run.trained_so_far(trainer, start, data.training_tasks, facts)
     if accelerator.is_main_process:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)

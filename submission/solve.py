@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         try:
             solve(file, checkpoints, settings, plan, arguments.resume)
         except InputError:
-            if file.written is not None and not file.votes:
+            if file.written is not None and not file.votes + file.least_votes:
                 print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
         if file.written is not None and are_own(arguments.challenges):

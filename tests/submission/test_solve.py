@@ -140,7 +140,9 @@ def kept_state(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(files["out"]).with_name("submission.state")
 
 
-def test_a_run_goes_on_only_with_what_it_began_with(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_only_with_what_it_began_with(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept_state(files, monkeypatch)
     for option, value in (("seed", "3"), ("augmentations", "5")):
         with pytest.raises(InputError, match=rf"submission\.state: of a run with other {option}, expected the run"):
@@ -148,6 +150,7 @@ def test_a_run_goes_on_only_with_what_it_began_with(files: dict[str, str], monke
     other = make_export(Path(files["checkpoint"]).with_name("other"), model=replace(MODEL, hidden=24))
     with pytest.raises(InputError, match=r"submission\.json: has votes of other checkpoints, expected the run"):
         run(words(files | {"checkpoint": str(other)}, "--resume"))
+    assert "fallbacks alone" not in capsys.readouterr().err
     write_challenges(Path(files["challenges"]), TASKS[:2])
     with pytest.raises(InputError, match=r"of a run with other tasks"):
         run(words(files, "--resume"))
