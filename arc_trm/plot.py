@@ -4,7 +4,6 @@ python -m arc_trm.plot runs/arc1
 python -m arc_trm.plot runs/full-canvas runs/windows --out compared.png
 """
 
-import argparse
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from data_prep.files import InputError, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 
 Curves = Mapping[str, NDArray[np.float64]]  # by metric: steps and values, [2, n]
 COLUMNS = 4
@@ -68,9 +67,7 @@ def running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw one picture; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m arc_trm.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("arc_trm.plot", __doc__)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run folders")
     parser.add_argument("--out", metavar="FILE", type=Path, help="the picture (default: curves.png in the first RUN)")
     arguments = parser.parse_args(argv)

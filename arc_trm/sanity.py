@@ -8,7 +8,6 @@ how long that takes, which is said at the start, and nothing else. Exit status 0
 --minutes or a signal, so that nothing is known.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.device import PRECISIONS, best_seconds, make_accelerator
 from arc_trm.trainer import Trainer
 from data_prep import build
-from data_prep.files import run_program
+from data_prep.files import command_line, run_program
 from data_prep.progress import duration_text
 
 NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 is that of wrong input
@@ -118,9 +117,7 @@ def verdict(outcomes: Sequence[Outcome]) -> tuple[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Perform the checks; other words go to the training program as they are."""
-    parser = argparse.ArgumentParser(
-        prog="python -m arc_trm.sanity", description="Train small Sudoku and maze models and say whether they learned."
-    )
+    parser = command_line("arc_trm.sanity", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for datasets and runs; must not hold a run yet")
     parser.add_argument("--only", choices=[check.preset for check in CHECKS], help="perform one of the two")
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, without a verdict")

@@ -7,7 +7,6 @@ whatever the label says: a maze has many shortest paths), `cell_accuracy`, and `
 until a row would halt); and `puzzles_per_second`, the first batch's start-up included.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
-from data_prep.files import InputError, run_program, whole
+from data_prep.files import InputError, command_line, run_program, whole
 from data_prep.grid import Grid
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, open_store
@@ -158,10 +157,7 @@ def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Score a finished run or export on the test puzzles of a dataset."""
-    parser = argparse.ArgumentParser(
-        prog="python -m arc_trm.scoring",
-        description="Score a model on the test puzzles of a Sudoku or maze dataset.",
-    )
+    parser = command_line("arc_trm.scoring", __doc__)
     parser.add_argument("checkpoint", type=Path, help="run folder or export")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder of data_prep.build sudoku or maze")
     parser.add_argument("--batch-size", type=whole(1), default=256, metavar="N", help="puzzles at once (256)")

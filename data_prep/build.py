@@ -32,7 +32,7 @@ from data_prep.corpus import (
     pinned_corpus,
     split_off,
 )
-from data_prep.files import InputError, file_digest, megabytes, refuse_foreign, run_program, whole
+from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import read_tasks
 
@@ -274,8 +274,7 @@ def _add_board_options(parser: argparse.ArgumentParser, kind: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build one dataset; the exit status."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m data_prep.build", description=__doc__, formatter_class=form)
+    parser = command_line("data_prep.build", __doc__)
     commands = parser.add_subparsers(title="what to build", required=True)
     arc = commands.add_parser("arc", help="ARC tasks: a recipe, your own files, or both merged")
     _add_arc_options(arc)

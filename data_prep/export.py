@@ -5,21 +5,18 @@
 writes evaluation/challenges.json and evaluation/solutions.json, which solving, scoring and reports read.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.corpus import PINNED
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError, command_line, run_program
 from data_prep.show import find_tasks, pick
 from data_prep.tasks import write_tasks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the files; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("data_prep.export", __doc__)
     add = parser.add_argument
     add("source", help=f"a corpus ({', '.join(PINNED)}, conceptarc), a dataset, or a file or folder of tasks")
     add("task", nargs="*", help="only these tasks, by id")

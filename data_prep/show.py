@@ -9,7 +9,6 @@ Grids are coloured blocks where the output is a terminal, digits elsewhere; the 
 FORCE_COLOR overrule that.
 """
 
-import argparse
 import difflib
 import os
 import re
@@ -24,7 +23,7 @@ import numpy as np
 
 from data_prep.boards import SPLITS, BoardStore
 from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
-from data_prep.files import MANIFEST, InputError, run_program
+from data_prep.files import MANIFEST, InputError, command_line, run_program
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, load, open_store
 from data_prep.tasks import Pair, Task, read_tasks
@@ -175,8 +174,7 @@ def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print tasks, or their names; the exit status."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m data_prep.show", description=__doc__, formatter_class=form)
+    parser = command_line("data_prep.show", __doc__)
     add, corpora = parser.add_argument, ", ".join([*PINNED, CONCEPTARC])
     add("source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder")
     add("tasks", metavar="TASK_ID", nargs="*", help="tasks to show; none: their names")

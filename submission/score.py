@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 
 from arc_trm.vote import Scores, score_ranked
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import Grid
 from data_prep.tasks import Task, read_solutions, read_tasks
 from submission.attempts import Submission, check_complete, read_answers, read_submission
@@ -81,10 +81,7 @@ def _remarks(arguments: argparse.Namespace, scores: Scores) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m submission.score",
-        description="Score a submission by the three definitions in use, or validate it (--check).",
-    )
+    parser = command_line("submission.score", __doc__)
     parser.add_argument("submission", metavar="SUBMISSION", help="the submission.json to score")
     parser.add_argument("--solutions", metavar="FILE", help="the known outputs: {task_id: [grid, ...], ...}")
     parser.add_argument("--challenges", metavar="FILE", help="the tasks; the submission must answer just these")

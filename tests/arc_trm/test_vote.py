@@ -247,6 +247,14 @@ def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
 
 
+def test_columns_of_before_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    tally(votes((0, 1, 0.5))).save(path)
+    with np.load(path) as columns:
+        np.savez(path, **columns, augmentations=np.array([0, 7]), augmentation_counts=np.array([2]))
+    assert ranking(Tally.load(path)) == ranking(tally(votes((0, 1, 0.5))))
+
+
 def test_an_empty_tally_survives_the_disk(tmp_path: Path) -> None:
     Tally(OUTPUTS).save(tmp_path / "x.npz")
     assert ranking(Tally.load(tmp_path / "x.npz")) == [[]] * 5
