@@ -159,13 +159,6 @@ def trained_on(scored: Sequence[Task], training: Sequence[str]) -> Overlap:
     leaks = find_leaks(((line, list(enumerate(pairs))) for line, pairs in zip(training, labels, strict=True)), scored)
     leaked = {leak.scored for leak in leaks}
     known = [{digest.pair for digest in pairs} for pairs in labels]
-    holders: dict[str, list[int]] = defaultdict(list)
-    for i, digests in enumerate(known):
-        for digest in digests:
-            holders[digest].append(i)
-    shown = []
-    for task in scored:
-        wanted = {pair_digest(pair).pair for pair in task.demonstrations}
-        if any(wanted <= known[i] for i in holders.get(min(wanted), ())):
-            shown.append(task.name)
-    return Overlap(tuple(task.name for task in scored if task.name in leaked), tuple(shown))
+    wanted = {task.name: {pair_digest(pair).pair for pair in task.demonstrations} for task in scored}
+    shown = tuple(name for name, digests in wanted.items() if any(digests <= labels_of for labels_of in known))
+    return Overlap(tuple(task.name for task in scored if task.name in leaked), shown)

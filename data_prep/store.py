@@ -125,16 +125,15 @@ class ArcStore:
 
     def input(self, pair: int) -> Grid:
         """The input grid of a pair, a view."""
-        height, width = map(int, self.pair_shapes[pair, :2])
-        start = int(self.pair_offsets[pair, 0])
-        return self.cells[start : start + height * width].reshape(height, width)
+        return self._grid(pair, 0)
 
     def output(self, pair: int) -> Grid | None:
         """The output grid of a pair, a view; None where it is hidden."""
-        start = int(self.pair_offsets[pair, 1])
-        if start < 0:
-            return None
-        height, width = map(int, self.pair_shapes[pair, 2:])
+        return None if self.pair_offsets[pair, 1] < 0 else self._grid(pair, 1)
+
+    def _grid(self, pair: int, which: int) -> Grid:
+        start = int(self.pair_offsets[pair, which])
+        height, width = map(int, self.pair_shapes[pair, 2 * which : 2 * which + 2])
         return self.cells[start : start + height * width].reshape(height, width)
 
     def augmentation(self, puzzle: int) -> Augmentation:
