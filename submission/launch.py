@@ -177,20 +177,29 @@ class Launch:
     def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
         """Solve within `budget` seconds; the status of the last start.
 
-        Several processes end together when one of their GPUs is lost. A start that fails soon would only fail again:
-        the next one is of a single process, which compiles nothing. A file with fewer votes replaces none with more.
+        Several processes end together when one of their GPUs is lost. After a start that fails soon the next one
+        compiles nothing, and after two of them it is of a single process: the last try, which has the hours of one GPU
+        alone. A file with fewer votes replaces none with more.
         """
         began, failures, added = self.now(), 0, list(options)
+
+        def over() -> bool:
+            return budget - (self.now() - began) < LEAST
+
         while True:
             started = self.now()
             status = self._start(out, budget - (started - began), added)
-            left, took = budget - (self.now() - began), self.now() - started
+            took = self.now() - started
             failures = failures + 1 if took < SOON else 0
-            if status in (0, *STOPPED) or left < LEAST or failures == MOST_FAILURES:
+            if status in (0, *STOPPED) or over() or failures == MOST_FAILURES:
                 return status
             self.gpus, added = self.probe(), [*options, "--resume"]
+            if over():  # trying GPUs takes minutes where they hang
+                return status
             if failures:
-                self.gpus, added = self.gpus[:1], [*added, "--no-compile"]
+                added.append("--no-compile")
+            if failures == MOST_FAILURES - 1:
+                self.gpus = self.gpus[:1]
             print(f"note: solving failed with status {status}; going on from the saved state", flush=True)
 
     def _start(self, out: Path, budget: float, options: Sequence[str]) -> int:

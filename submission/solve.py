@@ -95,8 +95,10 @@ def solve_tasks(
 
     For notebooks and other programs: the same work as the command's, without its watchdog. The submission stands at
     `out` from the beginning, with its summary beside it; an older one is kept. `settings` are the options of the
-    command. Raises InputError where there is no export, or none that fits.
+    command. Raises InputError where there is no task, no export, or none that fits.
     """
+    if not tasks:
+        raise InputError("found no task to solve, expected some")
     from submission.session import solve  # not before, because importing torch takes seconds
 
     file = SubmissionFile(tasks, out, facts={"mode": "solving tasks of a program"})

@@ -88,10 +88,10 @@ class SubmissionFile:
 
     def goes_on(self) -> bool:
         """Whether the file that stands there has votes for just these tasks; then it stays until there are as many."""
-        with contextlib.suppress(InputError, KeyError):  # without a summary nobody knows
+        with contextlib.suppress(InputError, KeyError, ValueError, TypeError):  # without a summary nobody knows
             submission = read_answers(self.path, self.tasks, self.path)
             summary = read_summary(self.path) or {}
-            self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), summary["votes"]
+            self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), int(summary["votes"])
             self.kept_checkpoint = summary.get("checkpoint")
         return self.least_votes > 0
 

@@ -48,6 +48,8 @@ def test_the_example_builds_solves_and_scores(
 def test_a_missing_checkpoint_is_an_input_error_and_keeps_the_older_submission(tmp_path: Path) -> None:
     out = tmp_path / "submission.json"
     out.write_text("precious")
+    with pytest.raises(InputError, match="found no task to solve"):
+        solve_tasks([], tmp_path / "nowhere", out)
     with pytest.raises(InputError, match="holds no submission"):
         solve_tasks(TASKS, tmp_path / "nowhere", out, settings=Settings(steps=0))
     assert out.read_text() == "precious"

@@ -119,12 +119,23 @@ def test_after_a_failure_at_any_time_all_gpus_that_still_work_go_on(tmp_path: Pa
     assert not any("--no-compile" in words for words in runs.words)
 
 
-def test_processes_that_fail_soon_are_followed_by_one_that_compiles_nothing(tmp_path: Path) -> None:
-    runs = Runs((30, 1, None), (70, 0, b"good"))
-    assert start(runs, tmp_path / "s.json", budget=100) == 0
-    assert "accelerate.commands.launch" not in runs.words[1]
-    assert {"--resume", "--no-compile"} <= set(runs.words[1])
-    assert runs.budgets() == ["100.000s", "70.000s"]
+def test_what_fails_soon_compiles_nothing_and_is_one_process_in_the_end(tmp_path: Path) -> None:
+    runs = Runs((30, 1, None), (40, 1, None), (70, 0, b"good"))
+    assert start(runs, tmp_path / "s.json", budget=140) == 0
+    assert ["accelerate.commands.launch" in words for words in runs.words] == [True, True, False]
+    assert [{"--resume", "--no-compile"} <= set(words) for words in runs.words] == [False, True, True]
+    assert runs.budgets() == ["140.000s", "110.000s", "70.000s"]
+
+
+def test_no_time_is_left_after_gpus_that_take_long_to_try(tmp_path: Path) -> None:
+    runs = Runs((30, 1, None))
+
+    def probe() -> Sequence[int]:
+        runs.time += 300
+        return WORKING
+
+    assert Launch((0, 1), [], runs.run, probe, lambda: runs.time).solve(tmp_path / "s.json", 350) == 1
+    assert len(runs.words) == 1
 
 
 def test_what_always_fails_soon_is_not_started_for_ever(tmp_path: Path) -> None:

@@ -106,6 +106,9 @@ def test_a_file_of_fallbacks_or_of_other_tasks_is_none_to_go_on_with(tmp_path: P
     file.write()
     assert not SubmissionFile(TASKS[1:], file.path).goes_on()
     assert SubmissionFile(TASKS, file.path).goes_on()
+    summary = summary_path(file.path)
+    summary.write_text(summary.read_text().replace('"votes": 1,', '"votes": "some",'))
+    assert not SubmissionFile(TASKS, file.path).goes_on()
 
 
 def test_figures_are_kept_a_line_each(tmp_path: Path) -> None:
