@@ -142,7 +142,7 @@ def edit_models(folder, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: drop_tensor(f, "param/model.inner.lm_head.weight"), "att: no tensor lm_head.weight"),
+        (lambda f: drop_tensor(f, "param/model.inner.lm_head.weight"), "att: lm_head.weight has shape none"),
         (lambda f: drop_tensor(f, "batch1/labels"), "KeyError: 'labels'"),
         (lambda f: (f / "att.safetensors").write_bytes(b"short"), "cannot read as safetensors"),
         (lambda f: (f / "misc.safetensors").unlink(), "misc.safetensors: cannot read"),
