@@ -196,6 +196,9 @@ def return_freed_memory() -> None:
 # Compiling ------------------------------------------------------------------------------------------------------------
 
 
+NOT_COMPILED = "note: running without torch.compile: {}"
+
+
 def compile_failure(device: torch.device, backend: str = "inductor") -> str | None:
     """Why torch.compile cannot be used on `device`, in one line; None where a tiny function compiles and runs.
 
@@ -211,17 +214,22 @@ def compile_failure(device: torch.device, backend: str = "inductor") -> str | No
     return None
 
 
-def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "inductor") -> nn.Module:
-    """`model` compiled with static shapes, a graph per canvas size; itself, with a line on stderr, if it cannot be."""
+def compiled(model: nn.Module, backend: str = "inductor") -> nn.Module:
+    """`model` compiled, when it first runs, with static shapes, a graph per canvas size."""
     import torch._dynamo  # here, because it takes long to import
 
-    failure = compile_failure(device, backend)
-    if failure is not None:
-        print(f"note: running without torch.compile: {failure}", file=sys.stderr)
-        return model
-    print("note: compiling, which takes a minute or so for every canvas size", file=sys.stderr)
     torch._dynamo.config.recompile_limit = GRAPHS
     return torch.compile(model, dynamic=False, fullgraph=True, backend=backend)  # type: ignore[return-value]
+
+
+def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "inductor") -> nn.Module:
+    """`model` compiled; itself, with a line on stderr, where a tiny function cannot be."""
+    failure = compile_failure(device, backend)
+    if failure is not None:
+        print(NOT_COMPILED.format(failure), file=sys.stderr)
+        return model
+    print("note: compiling, which takes a minute or so for every canvas size", file=sys.stderr)
+    return compiled(model, backend)
 
 
 class OutOfTime(BaseException):
@@ -250,17 +258,29 @@ def interrupted_when(over: Callable[[], bool]) -> Iterator[None]:
 
 
 def compile_within(
-    pieces: Iterable[Callable[[], object]], left: Callable[[], float], now: Callable[[], float] = time.monotonic
+    pieces: Iterable[Callable[[], object]],
+    left: Callable[[], float],
+    now: Callable[[], float] = time.monotonic,
+    trial: Callable[[], str | None] = lambda: None,
 ) -> int:
     """Compile what `pieces` of work run, as long as that pays and seconds are `left`; how many of them are compiled.
 
-    A piece runs a compiled model and waits for the device; nothing that it does may last. From then on what is compiled
-    runs so, all else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether
-    the compiled model is faster here; where it is not, nothing stays compiled.
+    First `trial` says in a line why nothing can be compiled here, or None (see `compile_failure`). A piece runs a
+    compiled model and waits for the device; nothing that it does may last. From then on what is compiled runs so, all
+    else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether the compiled
+    model is faster here; where it is not, nothing stays compiled.
     """
     done, last = 0, 0.0
     torch.compiler.set_stance("force_eager")
     if threading.current_thread() is not threading.main_thread():
+        return 0
+    try:
+        with _compiling(), interrupted_when(lambda: left() <= 0):
+            failure = trial()
+    except OutOfTime:
+        return 0
+    if failure is not None:
+        print(NOT_COMPILED.format(failure), file=sys.stderr)
         return 0
     for piece in pieces:
         eager = 0.0 if done else _warm_seconds(piece, now)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
-from arc_trm.device import agreed_values, compile_within, make_accelerator
+from arc_trm.device import agreed_values, compile_failure, compile_within, make_accelerator
 from arc_trm.predict import Predictor, Voter
 from arc_trm.run import stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
@@ -240,7 +240,12 @@ class Session:
         pieces = [partial(trainer.rehearse, [work]) for work in trainer.work]
         pieces += [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
         with self.file.tolerated("compiling, going on without"):
-            done = compile_within(pieces, lambda: -math.inf if self.stop() else self.plan.left(end), self.plan.now)
+            done = compile_within(
+                pieces,
+                lambda: -math.inf if self.stop() else self.plan.left(end),
+                self.plan.now,
+                partial(compile_failure, self.accelerator.device),
+            )
             if self.accelerator.is_main_process:
                 print(f"note: compiled {done} of {len(pieces)} kinds of work", file=sys.stderr)
         self.schedule.compiled()

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 import torch
@@ -165,6 +166,22 @@ def test_what_is_faster_is_compiled_and_nothing_else_ever(stance):
     piece(11)
     assert clock() - began == 5, "another shape runs as it is"
     assert len(graphs) == 2
+
+
+def test_the_trial_comes_first_within_the_time_and_says_why_nothing_is_compiled(stance, capsys):
+    clock = Clock()
+    piece, graphs = work(clock, compiled=1.0)
+    assert compile_within([piece], lambda: 100 - clock(), clock, lambda: "no compiler") == 0
+    assert capsys.readouterr().err == "note: running without torch.compile: no compiler\n"
+
+    def endless() -> str | None:
+        clock.time = 100
+        while True:  # until the time that is left is looked at
+            time.sleep(0.01)
+
+    assert compile_within([piece], lambda: 100 - clock(), clock, endless) == 0
+    piece()
+    assert not graphs
 
 
 def test_what_is_no_faster_is_left(stance):

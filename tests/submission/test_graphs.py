@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from arc_trm.checkpoint import read_export
-from arc_trm.device import compile_or_explain, make_accelerator
+from arc_trm.device import compiled, make_accelerator
 from submission import adapt
 from submission.plan import Kind, TimePlan, Unit
 from submission.session import Session
@@ -34,7 +34,8 @@ def test_a_run_on_two_canvas_sizes_makes_few_graphs_and_none_after_compiling(
 
         return run
 
-    monkeypatch.setattr(adapt, "compile_or_explain", partial(compile_or_explain, backend=backend))
+    monkeypatch.setattr(adapt, "compiled", partial(compiled, backend=backend))
+    monkeypatch.setattr("submission.session.compile_failure", lambda device: None)
     torch._dynamo.reset()
     rng = np.random.default_rng(0)
     file = SubmissionFile([tiny_task("a", rng), tiny_task("b", rng, side=12)], tmp_path / "submission.json")
