@@ -16,6 +16,10 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+
+# Before there is a process group: imported later, by the first optimiser, it keeps the group's threads from ending with
+# it, and a process with threads of C++ may abort at its exit.
+import torch._dynamo
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DistributedType, LoggerType, broadcast, parse_flag_from_env

@@ -1,6 +1,8 @@
 """What a process sets up: Accelerate, and how it keeps its memory."""
 
+import os
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -148,3 +150,39 @@ def test_a_gpu_has_bf16_from_compute_capability_8(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     gpu = cast(Accelerator, SimpleNamespace(device=torch.device("cuda"), num_processes=2))
     assert resolve_precision("auto", MODEL, gpu) == dtype
+
+
+LEAVING = """
+import os, sys
+from pathlib import Path
+from arc_trm.device import make_accelerator
+accelerator = make_accelerator("none", Path())
+import torch._dynamo  # as the first step of an optimiser does
+accelerator.wait_for_everyone()
+threads = lambda: {Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")}
+before = threads()
+accelerator.end_training()
+print(*sorted(before), "|", *sorted(threads()))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the names of threads from /proc")
+def test_no_thread_of_the_process_group_is_left_when_training_has_ended() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVING],
+            env=os.environ | group | {"RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    for process in processes:
+        before, after = process.communicate()[0].split("|")
+        assert process.returncode == 0
+        assert "gloo" in before
+        assert "gloo" not in after
