@@ -3,25 +3,25 @@
     python -m submission.report submission.json --challenges challenges.json --solutions solutions.json \\
         --candidates candidates.npz --out report.html
 
-The page is a single file that needs no network; it follows the system's light or dark theme, and prints. It also shows
-the summary beside the submission: which checkpoint made it, what that checkpoint knew of the tasks, and the time.
+The page is a single file without scripts that needs no network; it follows the system's light or dark theme, and
+prints. It also shows the summary beside the submission: which checkpoint made it, what that checkpoint knew of the
+tasks, and the time.
 """
 
 import argparse
-import base64
-import hashlib
-import html
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
-from arc_trm.vote import AskedOutput, Tally
+from arc_trm.vote import AskedOutput, Candidate, Scores, Tally
 from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
@@ -29,12 +29,19 @@ from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission, read_answers
 from submission.score import known_scores
+from submission.show import comparison
 from submission.submission_file import read_summary, remarks, summary_path
 
-Json = dict[str, Any]
-# Concatenated in this order: each may use what stands before it.
-SCRIPTS = ("grids.js", "tasks.js", "page.js")
 LEADING = 6  # candidates shown for every output
+# How an output can end: in words, and in which colour.
+OUTCOMES = {
+    "first": ("solved by attempt 1", "#1f9d4d"),
+    "second": ("solved by attempt 2", "#7cc576"),
+    "ranked": ("predicted, but not handed in", "#e2a72e"),
+    "missed": ("not solved", "#c9564c"),
+    "unknown": ("output not known", "#8b959f"),
+}
+VERDICTS = {"solved": "✓ solved", "partly": "◐ partly solved", "unsolved": "✗ not solved", "unknown": "not known"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +54,83 @@ class Material:
     summary: Mapping[str, Any] = field(default_factory=dict)  # what solving said about itself
 
 
-def report_data(material: Material, title: str) -> Json:
-    """All that the page shows, as JSON values; a grid is one text, a digit a cell, rows parted by "/"."""
+class Answer(NamedTuple):
+    """One asked output, and what was handed in for it."""
+
+    question: Grid
+    truth: Grid | None
+    attempts: Sequence[Grid]
+    fallbacks: Sequence[int]  # which attempts are guesses, 0 or 1
+    candidates: Sequence[Candidate] | None  # best first; None where votes were not recorded
+    rank: int | None  # of the truth among the candidates, from 1
+    outcome: str  # one of OUTCOMES
+
+    @property
+    def votes(self) -> int:
+        """All votes for this output."""
+        return sum(candidate.votes for candidate in self.candidates or ())
+
+
+def answers(material: Material, task: Task) -> list[Answer]:
+    """What the material says of each output of a task."""
+    return [_answer(material, task, test) for test in range(len(task.tests))]
+
+
+def _answer(material: Material, task: Task, test: int) -> Answer:
+    asked, truth = AskedOutput(task.task_id, test), task.tests[test].output
+    attempts = material.submission[task.task_id][test]
+    counts = material.summary.get("predicted_attempts", {}).get(task.task_id)
+    fallbacks = [] if counts is None else list(range(counts[test], 2))
+    candidates, rank = None, None
+    if material.tally is not None and asked in material.tally.outputs:
+        candidates = material.tally.candidates(material.tally.outputs.index(asked))
+        rank = next((i for i, candidate in enumerate(candidates, 1) if _equal(candidate.grid, truth)), None)
+        fallbacks = [i for i, grid in enumerate(attempts) if not any(_equal(c.grid, grid) for c in candidates)]
+    right = [_equal(grid, truth) for grid in attempts]
+    if truth is None:
+        outcome = "unknown"
+    elif any(right):
+        outcome = ("first", "second")[right.index(True)]
+    else:
+        outcome = "ranked" if rank else "missed"
+    return Answer(task.tests[test].input, truth, attempts, fallbacks, candidates, rank, outcome)
+
+
+def _equal(grid: Grid, other: Grid | None) -> bool:
+    return other is not None and np.array_equal(grid, other)
+
+
+def verdict(found: Sequence[Answer]) -> str:
+    """Which of VERDICTS holds for a task with these outputs."""
+    solved = sum(answer.outcome in ("first", "second") for answer in found)
+    if all(answer.outcome == "unknown" for answer in found):
+        return "unknown"
+    return "solved" if solved == len(found) else "partly" if solved else "unsolved"
+
+
+# The overview -------------------------------------------------------------------------------------------------------
+
+
+def overview(material: Material, found: Iterable[Sequence[Answer]]) -> str:
+    """Remarks, scores, outcomes and the run."""
+    lines = report_remarks(material)
+    alarms = [" class=alarm" if line.startswith(("LEAK", "CONTAMINATED", "UNKNOWN")) else "" for line in lines]
+    said = "".join(f"<p{alarm}>{escape(line)}</p>" for alarm, line in zip(alarms, lines, strict=True))
+    notice = f"<div class=notice>{said}</div>" if lines else ""
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in run_rows(material))
+    outcomes = Counter(answer.outcome for answers in found for answer in answers)
+    run = panel("The run", f"<dl>{rows}</dl>") if rows else ""
+    return notice + score_tiles(known_scores(material.tasks, material.submission)) + outcome_panel(outcomes) + run
+
+
+def report_remarks(material: Material) -> list[str]:
+    """What a reader of the scores must know, one statement a line."""
     summary = material.summary
-    scores = known_scores(material.tasks, material.submission)
-    return {
-        "title": title,
-        "scores": None if scores is None else scores.to_json(),
-        "remarks": [
-            *remarks(summary),
-            *_scores_apart(material.tasks, material.submission, summary.get("known", ())),
-            *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
-        ],
-        "run": run_rows(summary),
-        "tasks": [_task_data(task, material) for task in material.tasks],
-        "palette": PALETTE,
-    }
+    return [
+        *remarks(summary),
+        *_scores_apart(material.tasks, material.submission, summary.get("known", ())),
+        *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
+    ]
 
 
 def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:
@@ -75,98 +143,190 @@ def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence
     return [f"solved: {solved[0]} outputs where the demonstrations were trained on, {solved[1]} elsewhere"]
 
 
-def grid_text(grid: Grid | None) -> str | None:
-    """`077/770` for [[0, 7, 7], [7, 7, 0]]."""
-    return None if grid is None else b"/".join(row.tobytes() for row in grid + np.uint8(ord("0"))).decode()
+def panel(title: str, content: str) -> str:
+    """A framed part of the page."""
+    return f"<div class=panel><h2>{title}</h2>{content}</div>"
 
 
-def _task_data(task: Task, material: Material) -> Json:
-    return {
-        "id": task.task_id,
-        "known": task.task_id in material.summary.get("known", ()),
-        "contaminated": task.task_id in material.summary.get("trained_on", ()),
-        "demonstrations": [[grid_text(pair.input), grid_text(pair.output)] for pair in task.demonstrations],
-        "outputs": [_output_data(task, test, material) for test in range(len(task.tests))],
-    }
+def score_tiles(scores: Scores | None) -> str:
+    """The three scores."""
+    if scores is None:
+        return "<p class=notice>The true outputs are not known: there is no score.</p>"
+    tiles = (
+        ("Outputs", scores.outputs, f"{scores.outputs_solved} of {scores.outputs_total} test outputs solved"),
+        ("Task mean", scores.task_mean, f"mean share of solved outputs over {scores.tasks_total} tasks"),
+        ("Tasks", scores.tasks, f"{scores.tasks_solved} of {scores.tasks_total} tasks solved entirely"),
+    )
+    content = (panel(name, f"<p class=figure>{share:.2%}</p><p class=detail>{text}</p>") for name, share, text in tiles)
+    return f"<div class=tiles>{''.join(content)}</div>"
 
 
-def _output_data(task: Task, test: int, material: Material) -> Json:
-    truth = grid_text(task.tests[test].output)
-    attempts = [grid_text(grid) for grid in material.submission[task.task_id][test]]
-    votes = _votes_data(material, AskedOutput(task.task_id, test), attempts, truth)
-    counts = material.summary.get("predicted_attempts", {}).get(task.task_id)
-    if truth is None:
-        outcome = "unknown"
-    elif truth in attempts:
-        outcome = ("first", "second")[attempts.index(truth)]
-    else:
-        outcome = "ranked" if votes.get("rank") else "missed"
-    return {
-        "input": grid_text(task.tests[test].input),
-        "truth": truth,
-        "attempts": attempts,
-        "outcome": outcome,
-        "fallbacks": [] if counts is None else list(range(counts[test], 2)),
-        **votes,
-    }
+def outcome_panel(outcomes: Counter[str]) -> str:
+    """How many outputs ended how; a choice shows the tasks with such an output alone."""
+    total, bar = outcomes.total(), ""
+    choices = '<label><input type=radio name=show id="show-all" checked>all tasks</label>'
+    for name, (words, colour) in OUTCOMES.items():
+        if count := outcomes[name]:
+            bar += f'<span style="flex-grow: {count}; background: {colour}"></span>'
+            swatch = f'<span class=swatch style="background: {colour}"></span>'
+            choice = f'<input type=radio name=show id="show-{name}">{swatch}{words} <b>{count}</b>'
+            choices += f"<label>{choice} ({count / total:.0%})</label>"
+    stacked = f"<div class=stacked aria-hidden=true>{bar}</div>"
+    return panel(f"Outcome of {total} test outputs", f"{stacked}<div class=legend>{choices}</div>")
 
 
-def _votes_data(material: Material, output: AskedOutput, attempts: Sequence[str | None], truth: str | None) -> Json:
-    """The leading candidates, how many there are, and the place of the truth among them; empty where not recorded."""
-    if material.tally is None or output not in material.tally.outputs:
-        return {}
-    candidates = material.tally.candidates(material.tally.outputs.index(output))
-    grids = [grid_text(candidate.grid) for candidate in candidates]
-    return {
-        "total": sum(candidate.votes for candidate in candidates),
-        "distinct": len(candidates),
-        "rank": grids.index(truth) + 1 if truth in grids else None,
-        "fallbacks": [i for i, grid in enumerate(attempts) if grid not in grids],
-        "candidates": [
-            {"grid": grid, "votes": candidate.votes, "halting": round(candidate.mean_halt, 4)}
-            for grid, candidate in zip(grids[:LEADING], candidates, strict=False)
-        ],
-    }
-
-
-def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Time by phase, and every other plain figure and word of a summary, as names and texts."""
-    seconds = summary.get("seconds", {})
+def run_rows(material: Material) -> list[tuple[str, str]]:
+    """Time by phase, and every other plain figure and word of the summary, as names and texts."""
+    seconds = material.summary.get("seconds", {})
     total = sum(seconds.values()) or 1.0
     rows = [(name, f"{duration_text(part)} ({part / total:.0%})") for name, part in seconds.items()]
-    for name, value in summary.items():
+    for name, value in material.summary.items():
         if isinstance(value, (str, int, float)) and name not in ("checkpoint", "leak"):  # which the remarks name
             rows.append((name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value)))
     return rows
 
 
-# The page -----------------------------------------------------------------------------------------------------------
+# Tasks --------------------------------------------------------------------------------------------------------------
 
 
-def render_page(data: Json) -> str:
-    """The whole HTML file for `report_data`'s values."""
-    page = resources.files("submission") / "page"
-    script = "\n".join(page.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
-    style = page.joinpath("page.css").read_text(encoding="utf-8")
-    fields = {
-        "title": html.escape(data["title"]),
-        "style": style,
-        "script": script,
-        # Only this script and this style are allowed, so no code in a task id can run.
-        "policy": f"default-src 'none'; script-src {_source_hash(script)}; style-src {_source_hash(style)}",
-        # JSON that cannot end the script element that holds it.
-        "data": re.sub("[&<>]", lambda sign: f"\\u{ord(sign[0]):04x}", orjson.dumps(data).decode()),
+def task_card(material: Material, task: Task, found: Sequence[Answer]) -> str:
+    """A card with small drawings, which opens to show everything about the task."""
+    first = found[0]
+    second = first.outcome == "second"
+    drawings = {"input": first.question, f"attempt {1 + second}": first.attempts[second]}
+    drawings |= {"attempt 2": first.attempts[1]} if first.truth is None else {"truth": first.truth}
+    thumbs = "".join(
+        f"<span class=thumb>{drawing(grid, cell_size(102, grid))}<span>{name}</span></span>"
+        for name, grid in drawings.items()
+    )
+    shares = [answer.candidates[0].votes / answer.votes if answer.candidates else 0.0 for answer in found]
+    facts = {
+        f"{min(shares):.0%} of votes agree": min(shares) > 0,
+        "several test outputs": len(found) > 1,
+        "fallback": any(answer.fallbacks for answer in found),
+        "demonstrations known": task.task_id in material.summary.get("known", ()),
+        "contaminated": task.task_id in material.summary.get("trained_on", ()),
     }
-    template = page.joinpath("page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda name: fields[name[1]], template)
+    badge = f'<span class="badge {verdict(found)}">{VERDICTS[verdict(found)]}</span>'
+    foot = "".join(f"<span>{fact}</span>" for fact, holds in facts.items() if holds)
+    head = f"<span class=cardhead><span class=id>{escape(task.task_id)}</span>{badge}</span>"
+    summary = f"<summary>{head}<span class=thumbs aria-hidden=true>{thumbs}</span><span class=cardfoot>{foot}</span>"
+    body = _demonstrations(task) + "".join(_output(answer, i, len(found)) for i, answer in enumerate(found))
+    classes = " ".join(dict.fromkeys(["card", *(answer.outcome for answer in found)]))
+    return f'<details class="{classes}">{summary}</summary>{body}</details>\n'
 
 
-def _source_hash(text: str) -> str:
-    """The name of an inline script or style in a content security policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _demonstrations(task: Task) -> str:
+    pairs = ""
+    for number, pair in enumerate(task.demonstrations, start=1):
+        assert pair.output is not None
+        cell = cell_size(170, pair.input, pair.output)
+        shown = [figure(f"Input {number}", pair.input, cell), figure(f"Output {number}", pair.output, cell)]
+        pairs += f"<div class=pair>{'<span aria-hidden=true>→</span>'.join(shown)}</div>"
+    return f"<h3>Demonstrations</h3><div class=pairs>{pairs}</div>"
+
+
+def _output(answer: Answer, test: int, tests: int) -> str:
+    """Input, attempts and truth of one test, and the leading candidates."""
+    grids = [answer.question, *answer.attempts, *([] if answer.truth is None else [answer.truth])]
+    cell = cell_size(220, *grids)
+    figures = figure("Test input", answer.question, cell)
+    for number, grid in enumerate(answer.attempts):
+        note = "a fallback, not predicted" if number in answer.fallbacks else ""
+        tone = ""
+        if answer.truth is not None:
+            compared = comparison(grid, answer.truth)
+            tone = "right" if compared == "right" else "wrong"
+            note = "; ".join(filter(None, (note, f"{'✓' if tone == 'right' else '✗'} {compared}")))
+        figures += figure(f"Attempt {number + 1}", grid, cell, note, tone, _wrong_cells(grid, answer.truth))
+    figures += "" if answer.truth is None else figure("Truth", answer.truth, cell)
+    name = f"Test {test + 1} of {tests}" if tests > 1 else "Test"
+    return f"<h3>{name}: {OUTCOMES[answer.outcome][0]}</h3><div class=pairs>{figures}</div>{_candidates(answer)}"
+
+
+def _wrong_cells(grid: Grid, truth: Grid | None) -> list[list[int]]:
+    """Row and column of the cells in which a grid differs from a truth of its size."""
+    return [] if truth is None or grid.shape != truth.shape else np.argwhere(grid != truth).tolist()
+
+
+def _candidates(answer: Answer) -> str:
+    if answer.candidates is None:
+        return ""
+    if not answer.candidates:
+        return "<p class=notice>No candidate: no prediction held a grid.</p>"
+    leading = answer.candidates[:LEADING]
+    place = f"; the truth is number {answer.rank}" if answer.rank else "; the truth is not among them"
+    heading = f"Leading {len(leading)} of {len(answer.candidates)} candidates, {answer.votes} votes"
+    items = "".join(_candidate(answer, number, candidate) for number, candidate in enumerate(leading, start=1))
+    return f"<h4>{heading}{'' if answer.truth is None else place}</h4><ol class=candidates>{items}</ol>"
+
+
+def _candidate(answer: Answer, number: int, candidate: Candidate) -> str:
+    right = number == answer.rank
+    uses = [f"attempt {i}" for i, grid in enumerate(answer.attempts, 1) if np.array_equal(grid, candidate.grid)]
+    badges = "".join(f" <span class=badge>{use}</span>" for use in [*uses, *(["✓ truth"] if right else [])])
+    facts = (
+        f"<p><b>{candidate.votes} votes</b> ({candidate.votes / answer.votes:.1%}){badges}</p>"
+        f"<progress value={candidate.votes} max={answer.votes} aria-hidden=true></progress>"
+        f"<p>halting probability {candidate.mean_halt:.1%}</p>"
+    )
+    shown = figure(f"No. {number}", candidate.grid, cell_size(130, candidate.grid))
+    return f"<li{' class=right' if right else ''}>{shown}<div class=candidatefacts>{facts}</div></li>"
+
+
+# Grids as SVG -------------------------------------------------------------------------------------------------------
+
+
+def cell_size(room: int, *grids: Grid) -> int:
+    """The side of a cell in pixels with which the largest of the grids takes about `room` pixels."""
+    return max(3, min(28, room // max(max(grid.shape) for grid in grids)))
+
+
+def drawing(grid: Grid, cell: int, crossed: Iterable[Sequence[int]] = ()) -> str:
+    """A grid, sharp at every size and on paper; `crossed` cells, by row and column, get a cross."""
+    paths: dict[int, str] = {}
+    for row, colours in enumerate(grid.tolist()):
+        column = 0
+        for colour, run in groupby(colours):
+            length = len(list(run))
+            paths[colour] = paths.get(colour, "") + f"M{column} {row}h{length}v1h-{length}z"
+            column += length
+    height, width = grid.shape
+    longest = max(paths, key=lambda colour: len(paths[colour]))
+    paths = {longest: f"M0 0h{width}v{height}h-{width}z"} | {c: path for c, path in paths.items() if c != longest}
+    parts = [f'<path d="{path}" fill="{PALETTE[colour]}"/>' for colour, path in paths.items()]
+    parts.append('<rect width="100%" height="100%" fill="url(#cells)"/>')  # lines between cells: see page.html
+    cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in crossed)
+    parts += [f'<path class="{name}" d="{cross}"/>' for name in ("cross under", "cross") if cross]
+    size = f'viewBox="0 0 {width} {height}" width="{width * cell}" height="{height * cell}"'
+    return f'<svg class="grid" {size}>{"".join(parts)}</svg>'
+
+
+def figure(
+    caption: str, grid: Grid, cell: int, note: str = "", tone: str = "", crossed: Iterable[Sequence[int]] = ()
+) -> str:
+    """A drawing with its caption, and words for those who cannot see it; `tone` is right, wrong or nothing."""
+    height, width = grid.shape
+    label = f"{caption}: {'/'.join(''.join(map(str, row)) for row in grid.tolist())}"
+    said = f"<figcaption><b>{caption}</b> <span class=detail>{height} × {width}</span></figcaption>"
+    drawn = f'<div role=img aria-label="{label}">{drawing(grid, cell, crossed)}</div>'
+    return f'<figure class="{tone}">{said}{drawn}{f"<p class=note>{note}</p>" if note else ""}</figure>'
 
 
 # Files --------------------------------------------------------------------------------------------------------------
+
+
+def render_page(material: Material, title: str) -> str:
+    """The whole HTML file."""
+    page = resources.files("submission") / "page"
+    found = [answers(material, task) for task in material.tasks]
+    cards = "".join(task_card(material, task, own) for task, own in zip(material.tasks, found, strict=True))
+    return Template(page.joinpath("page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        style=page.joinpath("page.css").read_text(encoding="utf-8"),
+        overview=overview(material, found),
+        cards=cards,
+    )
 
 
 def read_material(arguments: argparse.Namespace) -> Material:
@@ -204,7 +364,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates)
     refuse_input(arguments.out, [*inputs, summary_path(arguments.submission)])
     material = read_material(arguments)
-    page = render_page(report_data(material, arguments.title or arguments.submission.name)).encode()
+    page = render_page(material, arguments.title or arguments.submission.name).encode()
     write_atomic(arguments.out, page)
     scores = known_scores(material.tasks, material.submission)
     solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"

@@ -99,12 +99,6 @@ class Browser:
             assert time.monotonic() < deadline, f"never came true: {condition}"
             time.sleep(0.02)
 
-    def press(self, key: str) -> None:
-        """Press and release a key such as "Escape" or "a"."""
-        text = {"text": key} if len(key) == 1 else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
-
     def picture(self) -> bytes:
         """The PNG of what the window shows."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

@@ -1,11 +1,9 @@
 """The report page: what it is made of, and what a reader finds in a real browser."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -17,7 +15,7 @@ from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
-from submission.report import Material, grid_text, main, render_page, report_data, run_rows
+from submission.report import Answer, Material, answers, main, render_page, report_remarks, run_rows, verdict
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
@@ -60,9 +58,11 @@ def tally() -> Tally:
     return counted
 
 
-@pytest.fixture
-def data() -> dict[str, Any]:
-    return report_data(Material(TASKS, submission(), tally()), "mine")
+def found(material: Material) -> list[Answer]:
+    return [answer for one in material.tasks for answer in answers(material, one)]
+
+
+FULL = Material(TASKS, submission(), tally())
 
 
 @pytest.fixture(scope="module")
@@ -87,68 +87,67 @@ def arguments(folder: Path) -> list[str]:
     return [str(folder / "submission.json"), *named, "--out", str(folder / "report.html")]
 
 
-# Data ---------------------------------------------------------------------------------------------------
+# What is known of an output -----------------------------------------------------------------------------
 
 
-def test_outcomes_follow_the_truth_through_attempts_and_candidates(data: dict[str, Any]) -> None:
-    outcomes = [output["outcome"] for one in data["tasks"] for output in one["outputs"]]
-    assert outcomes == ["first", "second", "first", "ranked", "missed"]
-    assert data["scores"]["outputs"] == {"solved": 3, "total": 5, "score": 0.6}
-    assert data["scores"]["tasks"]["solved"] == 2
+def test_outcomes_follow_the_truth_through_attempts_and_candidates() -> None:
+    assert [answer.outcome for answer in found(FULL)] == ["first", "second", "first", "ranked", "missed"]
+    assert [verdict(answers(FULL, one)) for one in TASKS] == ["solved", "solved", "partly", "unsolved"]
 
 
-def test_candidates_carry_votes_and_halting(data: dict[str, Any]) -> None:
-    [output] = data["tasks"][0]["outputs"]
-    first, second = output["candidates"]
-    assert (first["grid"], first["votes"], first["halting"]) == (grid_text(grid(TRUTH)), 3, 0.3)
-    assert (second["grid"], second["votes"], second["halting"]) == (grid_text(grid(NEAR)), 1, 0.4)
-    assert (output["total"], output["distinct"], output["rank"], output["fallbacks"]) == (4, 2, 1, [])
+def test_candidates_come_with_the_place_of_the_truth() -> None:
+    answer = found(FULL)[0]
+    assert answer.candidates is not None
+    assert [(c.grid.tolist(), c.votes) for c in answer.candidates] == [
+        (grid(TRUTH).tolist(), 3),
+        (grid(NEAR).tolist(), 1),
+    ]
+    assert (answer.votes, answer.rank, answer.fallbacks) == (4, 1, [])
 
 
-def test_attempts_that_no_candidate_backs_are_fallbacks(data: dict[str, Any]) -> None:
-    [output] = data["tasks"][3]["outputs"]
-    assert (output["fallbacks"], output["candidates"], output["rank"], output["total"]) == ([0, 1], [], None, 0)
+def test_attempts_that_no_candidate_backs_are_fallbacks() -> None:
+    answer = found(FULL)[4]
+    assert (answer.fallbacks, answer.candidates, answer.rank, answer.votes) == ([0, 1], [], None, 0)
 
 
 def test_without_candidates_the_summary_tells_fallbacks_and_troubles() -> None:
     summary = {"predicted_attempts": {"alpha": [1], "gamma": [2, 0], "beta": [2]}, "troubles": ["a hung process"]}
-    data = report_data(Material(TASKS, submission(), summary=summary), "mine")
-    fallbacks = [output["fallbacks"] for one in data["tasks"] for output in one["outputs"]]
-    assert fallbacks == [[1], [], [], [0, 1], []]
-    assert data["remarks"] == ["trouble while solving: a hung process"]
-    assert data["run"] == []
+    material = Material(TASKS, submission(), summary=summary)
+    assert [answer.fallbacks for answer in found(material)] == [[1], [], [], [0, 1], []]
+    assert report_remarks(material) == ["trouble while solving: a hung process"]
+    assert run_rows(material) == []
 
 
 def test_what_the_checkpoint_knew_is_said_and_scored_apart() -> None:
     summary = {"known": ["alpha", "gamma"], "trained_on": ["beta"]}
-    data = report_data(Material(TASKS, submission(), summary=summary), "mine")
-    assert data["remarks"][-1] == "solved: 2 of 3 outputs where the demonstrations were trained on, 1 of 2 elsewhere"
-    seen = [(one["known"], one["contaminated"]) for one in data["tasks"]]
-    assert seen == [(True, False), (False, True), (True, False), (False, False)]
+    lines = report_remarks(Material(TASKS, submission(), summary=summary))
+    assert lines[-1] == "solved: 2 of 3 outputs where the demonstrations were trained on, 1 of 2 elsewhere"
     for known in ([], [one.task_id for one in TASKS]):
-        data = report_data(Material(TASKS, submission(), summary={"known": known}), "mine")
-        assert not any(line.startswith("solved: ") for line in data["remarks"])
+        lines = report_remarks(Material(TASKS, submission(), summary={"known": known}))
+        assert not any(line.startswith("solved: ") for line in lines)
 
 
 @pytest.mark.parametrize(("truth", "rank"), [(FAR, 1), (NEAR, 2), (TRUTH, 3), (OTHER, None)])
 def test_the_rank_of_the_truth_is_by_votes_then_halting(truth: list[str], rank: int | None) -> None:
     # NEAR and FAR have two votes each, FAR's from surer views; TRUTH has one.
     tasks = [replace(one, tests=tuple(replace(test, output=grid(truth)) for test in one.tests)) for one in TASKS]
-    assert report_data(Material(tasks, submission(), tally()), "mine")["tasks"][2]["outputs"][1]["rank"] == rank
+    assert found(Material(tasks, submission(), tally()))[3].rank == rank
 
 
 def test_only_what_is_there_is_shown() -> None:
     hidden = [replace(one, tests=tuple(replace(test, output=None) for test in one.tests)) for one in TASKS]
-    data = report_data(Material(hidden, submission()), "mine")
-    assert data["scores"] is None
-    assert {output["outcome"] for one in data["tasks"] for output in one["outputs"]} == {"unknown"}
-    assert data["tasks"][0]["outputs"][0].keys() == {"input", "truth", "attempts", "outcome", "fallbacks"}
+    material = Material(hidden, submission())
+    assert {answer.outcome for answer in found(material)} == {"unknown"}
+    page = render_page(material, "mine")
+    assert "there is no score" in page
+    for missing in ("Truth", "differ", "The run", "Leading", "CONTAMINATED", "fallback"):
+        assert missing not in page
 
 
 def test_a_summary_becomes_rows() -> None:
     summary = {"votes": 7, "agreement": 0.61234, "none": None, "left_out": [1], "checkpoint": "c0ffee"}
     summary["seconds"] = {"set-up": 30.0, "adaptation": 90.0}
-    assert run_rows(summary) == [
+    assert run_rows(Material(TASKS, submission(), summary=summary)) == [
         ("set-up", "30.0s (25%)"),
         ("adaptation", "1m30s (75%)"),
         ("votes", "7"),
@@ -185,38 +184,32 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
 # Page ---------------------------------------------------------------------------------------------------
 
 
-def embedded(page: str) -> dict[str, Any]:
-    [text] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    content: dict[str, Any] = json.loads(text)
-    return content
-
-
-def test_nothing_in_the_data_can_become_markup(data: dict[str, Any]) -> None:
-    page = render_page(data | {"title": EVIL})
-    assert page.count("<script") == page.count("</script>") == 2
+def test_nothing_in_the_data_can_become_markup() -> None:
+    summary = {"known": [EVIL], "trained_on": [EVIL], "troubles": [EVIL], EVIL: EVIL}
+    page = render_page(Material(TASKS, submission(), tally(), summary), EVIL)
+    assert "<script" not in page
     assert "<img" not in page
-    assert embedded(page)["tasks"] == json.loads(orjson.dumps(data["tasks"]))
-    assert embedded(page)["title"] == EVIL
+    assert page.count("document.title") > 4
 
 
 def test_the_page_needs_no_network(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "default-src 'none'" in page
-    assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"<(link|img|iframe)\b|@import|url\(", page)
+    assert not re.search(r"https?://|<(link|img|iframe)\b|@import|url\((?!#cells\))", page)
 
 
 def test_four_hundred_tasks_stay_light() -> None:
-    rng = np.random.default_rng(0)
+    def draw(seed: int) -> Grid:
+        """A rectangle and a line on 20 by 20 cells."""
+        cells = np.zeros((20, 20), dtype=np.uint8)
+        cells[seed : seed + 5, 3 : 3 + seed] = 1 + seed
+        cells[:, seed] = 9
+        return cells
 
-    def draw() -> Grid:
-        return rng.integers(0, 10, (13, 17), dtype=np.uint8)
-
-    shown = [["".join(map(str, row)) for row in draw().tolist()] for _ in range(8)]
+    shown = [["".join(map(str, row)) for row in draw(seed).tolist()] for seed in range(2, 8)]
     tasks = [task(f"t{i}", [pair(shown[0], shown[1])] * 3, [pair(shown[2], shown[3])]) for i in range(400)]
-    answers = {one.task_id: (Attempts(grid(shown[4]), grid(shown[5])),) for one in tasks}
-    page = render_page(report_data(Material(tasks, answers), "many"))
-    assert len(page) < 2_000_000
+    handed_in = {one.task_id: (Attempts(grid(shown[4]), grid(shown[5])),) for one in tasks}
+    assert len(render_page(Material(tasks, handed_in), "many")) < 10_000_000
 
 
 # In a browser -------------------------------------------------------------------------------------------
@@ -229,112 +222,73 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def ids(browser: Browser) -> list[str]:
-    """The tasks in the list."""
-    found: list[str] = browser.run("[...document.querySelectorAll('.card .id')].map((id) => id.textContent)")
-    return found
+    """The tasks that can be seen."""
+    visible = "[...document.querySelectorAll('.card')].filter((card) => card.checkVisibility())"
+    names: list[str] = browser.run(f"{visible}.map((card) => card.querySelector('.id').textContent)")
+    return names
 
 
 def texts(browser: Browser, selector: str) -> list[str]:
-    found: list[str] = browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.textContent)")
-    return found
-
-
-def assert_quiet(browser: Browser) -> None:
-    assert browser.complaints == []
-    assert browser.run("document.documentElement.dataset.errors ?? ''") == ""
+    shown: list[str] = browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.textContent)")
+    return shown
 
 
 def test_the_page_opens_quietly_and_shows_the_scores(browser: Browser, folder: Path) -> None:
     browser.open(folder / "report.html")
     assert ids(browser) == [one.task_id for one in TASKS]
-    assert texts(browser, ".tiles .figure") == ["60.00 %", "62.50 %", "50.00 %"]
+    assert texts(browser, ".tiles .figure") == ["60.00%", "62.50%", "50.00%"]
     assert texts(browser, ".legend b") == ["2", "1", "1", "1"]
     assert any("CONTAMINATED" in line for line in texts(browser, ".notice .alarm"))
     assert "The run" in texts(browser, ".panel h2")
     assert texts(browser, "dl div")[:2] == ["adaptation1m30s (75%)", "prediction30.0s (25%)"]
+    assert texts(browser, ".cardfoot")[0] == "75% of votes agreecontaminated"
     assert browser.run("document.title") == "submission.json"
-    assert browser.run("document.querySelectorAll('img').length") == 0
-    assert_quiet(browser)
+    assert browser.complaints == []
 
 
-def test_search_filter_and_sorting_work_together(browser: Browser, folder: Path) -> None:
+def test_an_outcome_chooses_the_tasks_that_have_it(browser: Browser, folder: Path) -> None:
     browser.open(folder / "report.html")
-    browser.press("/")
-    assert browser.run("document.activeElement.id") == "q"
-    for key in "mma":
-        browser.press(key)
-    assert ids(browser) == ["gamma"]
-    assert texts(browser, "#count") == ["1 of 4 tasks"]
-    browser.open(folder / "report.html")
-    choose(browser, "status", "solved")
-    assert ids(browser) == ["alpha", "beta"]
-    choose(browser, "sort", "unsure")
-    assert ids(browser) == ["beta", "alpha"]
-    assert browser.run("location.hash") == "#status=solved&sort=unsure"
-    choose(browser, "status", "contaminated")
-    assert ids(browser) == ["alpha"]
-    assert_quiet(browser)
-
-
-def choose(browser: Browser, control: str, value: str) -> None:
-    browser.run(f"{control!r}, byId({control!r}).value = {value!r}")
-    browser.run(f"byId({control!r}).dispatchEvent(new Event('input', {{ bubbles: true }}))")
-
-
-def test_the_address_chooses_and_an_empty_choice_is_said(browser: Browser, folder: Path) -> None:
-    browser.open(folder / "report.html", "status=partly")
-    assert ids(browser) == ["gamma"]
-    browser.open(folder / "report.html", "status=partly&q=alpha")
-    assert texts(browser, "#list .notice") == ["No task fits; change the search or the filter."]
-    browser.open(folder / "report.html", "status=nonsense&sort=nonsense&task=nonsense")
+    for outcome, shown in (("first", ["alpha", "gamma"]), ("ranked", ["gamma"]), ("missed", [EVIL])):
+        browser.run(f"document.getElementById('show-{outcome}').click()")
+        assert ids(browser) == shown
+    browser.run("document.getElementById('show-all').click()")
     assert len(ids(browser)) == 4
-    assert_quiet(browser)
 
 
-def test_one_task_in_full(browser: Browser, folder: Path) -> None:
-    browser.open(folder / "report.html", "task=gamma")
-    assert texts(browser, "#task h3") == [
+def test_a_card_opens_to_one_task_in_full(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "report.html")
+    card = ".card:nth-of-type(3)"
+    assert not browser.run(f"document.querySelector('{card} h3').checkVisibility()")
+    browser.run(f"document.querySelector('{card} summary').click()")
+    assert browser.run(f"document.querySelector('{card} h3').checkVisibility()")
+    assert texts(browser, f"{card} h3") == [
         "Demonstrations",
         "Test 1 of 2: solved by attempt 1",
         "Test 2 of 2: predicted, but not handed in",
     ]
-    assert texts(browser, "figure .note") == [
-        "✓ equals the truth",
+    assert texts(browser, f"{card} figure .note") == [
+        "✓ right",
         "✗ 1 of 6 cells differ",
         "✗ 1 of 6 cells differ",
-        "✗ size 2 × 2, expected 2 × 3",
+        "✗ 2 × 2 instead of 2 × 3",
     ]
-    labels = browser.run("[...document.querySelectorAll('svg[role=img]')].map((e) => e.getAttribute('aria-label'))")
-    assert "Test input, 3 rows, 2 columns: 0 1; 2 3; 4 5" in labels
-    assert "Leading 3 of 3 candidates, 5 votes; the truth is number 3" in texts(browser, "#task h4")
-    assert texts(browser, ".candidatefacts p")[:2] == [
-        "2 votes (66.7 %) attempt 1✓ truth",
-        "halting probability 27.5 %",
+    labels = browser.run("[...document.querySelectorAll('[role=img]')].map((e) => e.getAttribute('aria-label'))")
+    assert "Test input: 01/23/45" in labels
+    assert "Leading 3 of 3 candidates, 5 votes; the truth is number 3" in texts(browser, f"{card} h4")
+    assert texts(browser, f"{card} .candidatefacts p")[:2] == [
+        "2 votes (66.7%) attempt 1 ✓ truth",
+        "halting probability 27.5%",
     ]
-    assert_quiet(browser)
-
-
-def test_keys_walk_through_the_tasks(browser: Browser, folder: Path) -> None:
-    browser.open(folder / "report.html", "task=alpha")
-    for key, heading in (("ArrowRight", "beta"), ("ArrowRight", "gamma"), ("ArrowLeft", "beta")):
-        browser.press(key)
-        browser.wait(f"document.title.startsWith({heading!r})")
-        assert browser.run("document.activeElement.textContent").startswith(heading)
-    browser.press("Escape")
-    browser.wait("document.querySelectorAll('.card').length === 4")
-    assert browser.run("document.activeElement.querySelector('.id').textContent") == "beta"
-    assert_quiet(browser)
+    assert browser.complaints == []
 
 
 def test_an_evil_id_is_only_a_text(browser: Browser, folder: Path) -> None:
     browser.open(folder / "report.html")
-    browser.run("document.querySelectorAll('.card')[3].click()")
-    browser.wait("!document.getElementById('task').hidden")
-    assert texts(browser, "#task h2") == [f"{EVIL} ✗ not solved"]
-    assert texts(browser, "#task .note")[0] == "a fallback, not predicted; ✗ 6 of 6 cells differ"
+    assert texts(browser, ".card:nth-of-type(4) .cardhead") == [f"{EVIL}✗ not solved"]
+    assert texts(browser, ".card:nth-of-type(4) .note")[0] == "a fallback, not predicted; ✗ 6 of 6 cells differ"
     assert browser.run("document.querySelectorAll('img').length") == 0
-    assert browser.run("document.title") == f"{EVIL} · submission.json"
-    assert_quiet(browser)
+    assert browser.run("document.title") == "submission.json"
+    assert browser.complaints == []
 
 
 def test_looks_change_the_page(browser: Browser, folder: Path) -> None:
@@ -342,25 +296,26 @@ def test_looks_change_the_page(browser: Browser, folder: Path) -> None:
     for scheme, colour in colours.items():
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.call("Emulation.setEmulatedMedia", media="", features=features)
-        browser.open(folder / "report.html", "task=alpha")
+        browser.open(folder / "report.html")
         assert browser.run("getComputedStyle(document.body).backgroundColor") == colour
     browser.call("Emulation.setEmulatedMedia", media="print", features=features)
-    assert browser.run("getComputedStyle(document.querySelector('.tasknav')).display") == "none"
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     browser.call("Emulation.setEmulatedMedia", media="", features=[])
-    assert_quiet(browser)
+    assert browser.complaints == []
 
 
 def test_a_phone_shows_everything_in_its_width(browser: Browser, folder: Path) -> None:
     browser.call("Emulation.setDeviceMetricsOverride", width=360, height=800, deviceScaleFactor=1, mobile=True)
-    for fragment in ("", "task=gamma", "task=beta"):
-        browser.open(folder / "report.html", fragment)
+    browser.open(folder / "report.html")
+    for card in range(3):
         assert browser.run("document.documentElement.scrollWidth") <= 360
+        browser.run(f"document.querySelectorAll('.card summary')[{card}].click()")
     browser.call("Emulation.clearDeviceMetricsOverride")
-    assert_quiet(browser)
+    assert browser.complaints == []
 
 
 def test_a_screenshot_shows_the_grids(browser: Browser, folder: Path, tmp_path: Path) -> None:
-    browser.open(folder / "report.html", "task=alpha")
+    browser.open(folder / "report.html")
     (tmp_path / "page.png").write_bytes(browser.picture())
     from matplotlib import image
 
@@ -369,16 +324,14 @@ def test_a_screenshot_shows_the_grids(browser: Browser, folder: Path, tmp_path: 
         assert (picture == colour).all(axis=-1).sum() > 100, colour
 
 
-def test_a_broken_page_would_be_noticed(browser: Browser, folder: Path, tmp_path: Path) -> None:
+def test_a_script_in_the_page_would_not_run_and_would_be_noticed(
+    browser: Browser, folder: Path, tmp_path: Path
+) -> None:
     page = (folder / "report.html").read_text()
     (tmp_path / "foreign.html").write_text(page.replace("</body>", "<script>document.title = 'taken'</script></body>"))
     browser.open(tmp_path / "foreign.html")
     assert browser.run("document.title") == "submission.json"
     assert len(browser.complaints) == 1
-    (tmp_path / "hollow.html").write_text(re.sub(r'"tasks":\[.*\],"palette"', '"tasks":[{}],"palette"', page))
-    browser.open(tmp_path / "hollow.html")
-    assert browser.run("document.documentElement.dataset.errors") == "1"
-    assert browser.complaints
 
 
 def test_a_report_does_not_replace_what_it_reads(folder: Path) -> None:
