@@ -56,7 +56,7 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
         keep_freed_memory()
     known = sorted(str(name) for name in LoggerType if name != LoggerType.ALL)
     if track != "none" and track not in known:
-        raise InputError(f"log.track: found {track!r}, expected none or one of {', '.join(known)}")
+        raise InputError(f"track: found {track!r}, expected none or one of {', '.join(known)}")
     available = track in [str(name) for name in get_available_trackers()]
     tracking = {"log_with": track, "project_dir": str(out)} if available else {}
     accelerator = Accelerator(mixed_precision="no", cpu=cpu, **tracking)

@@ -212,11 +212,17 @@ def load_export(trainer: Trainer, exported: Export) -> int:
 
 
 class MetricLog:
-    """Every reported figure, one JSON line a report in `metrics.jsonl`, and the trackers of Accelerate."""
+    """Every reported figure, one JSON line a report in `metrics.jsonl`, and the trackers of Accelerate.
 
-    def __init__(self, accelerator: Accelerator, out: Path, config: RunConfig, step: int) -> None:
-        """Open the log of a run that stands at `step`; reports of later steps (from before a kill) are dropped."""
-        self.accelerator, self.path = accelerator, out / "metrics.jsonl"
+    Training has one, and so has solving.
+    """
+
+    def __init__(self, accelerator: Accelerator, out: Path, config: RunConfig, step: int, prefix: str = "") -> None:
+        """Open the log of a run that stands at `step`; reports of later steps (from before a kill) are dropped.
+
+        `prefix` stands in front of the names in the folder `out`.
+        """
+        self.accelerator, self.path = accelerator, out / f"{prefix}metrics.jsonl"
         self.scores: dict[str, float] = {}  # of the latest evaluation, known to the main process
         self.scored_step = -1
         if accelerator.is_main_process:
@@ -227,7 +233,7 @@ class MetricLog:
                 self._remember(orjson.loads(line))
         # TensorBoard hides what an earlier process wrote of steps that are done again.
         options = {"tensorboard": {"purge_step": step + 1}}
-        accelerator.init_trackers("logs", None if step else flat(to_json(config)), options)
+        accelerator.init_trackers(f"{prefix}logs", None if step else flat(to_json(config)), options)
 
     def add(self, values: dict[str, float], step: int) -> None:
         """Report `values` for `step`; raises InputError where that cannot be written."""

@@ -150,6 +150,7 @@ class StepResult(NamedTuple):
     loss: Tensor  # scalar: token loss + halting loss(es), summed over the b rows
     puzzle_rows: Tensor  # [b, w] leaf: `.grad` after the backward pass
     metrics: dict[str, Tensor]  # sums over the b rows, scalars on the device
+    rows: dict[str, Tensor]  # the same, and the loss, of every row [b]
 
 
 def supervision_step(
@@ -182,11 +183,11 @@ def supervision_step(
         target = continue_target(forward, following, puzzle_rows, rule)
         losses["continue_loss"] = halting_loss(output.continue_logits, target)
     token, *halting = losses.values()
-    loss = (token + rule.loss_weight * sum(halting)).sum()
+    loss = token + rule.loss_weight * sum(halting)
     rows = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, found)
     # Stacked and summed in one piece: each figure by itself would cost a GPU as much as all of them.
     metrics = dict(zip(rows, torch.stack(list(rows.values())).sum(1).unbind(), strict=True))
-    return StepResult(following, output, loss, puzzle_rows, metrics)
+    return StepResult(following, output, loss.sum(), puzzle_rows, metrics, rows | {"loss": loss.detach()})
 
 
 @torch.no_grad()

@@ -95,6 +95,7 @@ class Supervised(NamedTuple):
     puzzle_ids: Tensor  # [b]
     gradient: Tensor  # [b, w] of the embedding rows
     sums: dict[str, Tensor]  # metrics summed over the b rows
+    rows: dict[str, Tensor]  # the same of every row [b]
 
 
 class Trainer:
@@ -117,6 +118,7 @@ class Trainer:
         self.names: RowNames | None = None  # what the embedding rows stand for, so that other runs find them again
         self.saved_step: int | None = None  # whose state the newest checkpoint holds
         self.should_stop: Callable[[], bool] = lambda: False  # whether an evaluation is to end early; collective
+        self.watch: Callable[[Sequence[Supervised]], object] = lambda results: None  # hears of every step
         device = accelerator.device
         self.model = (model or initial_model(config)).to(device)
         weights = self.model.token_embedding.dtype
@@ -236,6 +238,7 @@ class Trainer:
             work.carry = result.carry
             for name, value in result.sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self.watch(results)
         self._average_gradients()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
         self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
@@ -253,7 +256,7 @@ class Trainer:
         sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
         # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
         sums = dict(zip(sums, torch.stack(list(sums.values())).double().unbind(), strict=True))
-        return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums)
+        return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums, result.rows)
 
     def _average_gradients(self) -> None:
         """Average the weights' gradients over the processes, in one flat buffer."""

@@ -3,19 +3,20 @@
 New puzzles start from the mean embedding of the export. First the embeddings move alone, then everything.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from arc_trm import run
-from arc_trm.batches import arc_data
+from arc_trm.batches import arc_data, upload
 from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.device import compiled
-from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.trainer import NonFiniteLoss, Supervised, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
 from submission.plan import Unit
@@ -23,7 +24,8 @@ from submission.settings import Settings
 
 # Batch slots when nothing is said: what a GPU needs to be busy, what keeps a step short on a CPU.
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
-
+# Steps over which the figures of a task are means: one so many steps ago counts 1/e of the newest.
+RECENT = 1000
 
 # Settings that training has by the same name.
 SAME = ("lr", "puzzle_lr", "weight_decay", "puzzle_weight_decay", "warmup_steps", "ema", "precision", "compile")
@@ -45,7 +47,7 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
         # The token-mixing MLP is built for one length.
         canvas="sizes" if settings.canvas != "full" and model.mixer == "attention" else "full",
     )
-    return RunConfig(model=model, halting=halting, train=train, log=LogConfig(track="none"), seed=settings.seed)
+    return RunConfig(model=model, halting=halting, train=train, log=LogConfig(track=settings.track), seed=settings.seed)
 
 
 def shared_size(wanted: int, processes: int) -> int:
@@ -119,6 +121,45 @@ class Adaptation:
         config, factor = self.trainer.config, 0.5**times
         train = replace(config.train, lr=config.train.lr * factor, puzzle_lr=config.train.puzzle_lr * factor)
         self.trainer.config = replace(config, train=train)
+
+
+class TaskFigures:
+    """Loss and exact accuracy on the demonstrations of every task of late, gathered without waiting for the device."""
+
+    def __init__(self, store: ArcStore, trainer: Trainer) -> None:
+        """Watch the steps of `trainer`, whose embedding rows belong to the puzzles of `store`, or to its tasks."""
+        task_rows = trainer.config.model.embedding_rows == "task"
+        owners = np.arange(len(store.groups)) if task_rows else store.puzzle_groups
+        self._names, self._accelerator = [group.task_id for group in store.groups], trainer.accelerator
+        self._owners = upload(owners.astype(np.int64), trainer.accelerator.device)
+        # Of this process, for each task: sum of losses and how many they are; right answers, and how many ended.
+        self._sums = torch.zeros(len(store.groups), 4, dtype=torch.float64, device=trainer.accelerator.device)
+        trainer.watch = self.add
+
+    def add(self, results: Sequence[Supervised]) -> None:
+        """Count a step."""
+        self._sums *= 1 - 1 / RECENT
+        for result in results:
+            rows = result.rows
+            figures = (rows["loss"], torch.ones_like(rows["loss"]), rows["exact_accuracy"], rows["count"])
+            self._sums.index_add_(0, self._owners[result.puzzle_ids], torch.stack(figures, 1).double())
+
+    def sums(self) -> Tensor:
+        """Over all processes, float64 [tasks, 4]; collective."""
+        return self._accelerator.reduce(self._sums, "sum")
+
+    def restore(self, sums: Tensor) -> None:
+        """Go on from what `sums` gave; one process has them all, so that they count once."""
+        self._sums.copy_(sums * self._accelerator.is_main_process)
+
+    def means(self) -> dict[str, dict[str, float]]:
+        """`loss` and `exact_accuracy` of each task that was seen (that ended, for the latter); collective."""
+        found: dict[str, dict[str, float]] = {}
+        for name, (loss, rows, exact, ended) in zip(self._names, self.sums().tolist(), strict=True):
+            if rows:
+                found[name] = {"loss": round(loss / rows, 4)}
+                found[name] |= {"exact_accuracy": round(exact / ended, 4)} if ended else {}
+        return found
 
 
 def _moving(trainer: Trainer) -> list[Tensor]:

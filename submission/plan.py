@@ -200,8 +200,8 @@ class Schedule:
     first_pass: bool = True  # none but early votes are cast
     over: bool = False  # the last pass ended early
     batch_seconds: float = 0.0  # of the last batch that was answered
+    unsaved: bool = False  # something was done since the state was saved last
     _saved: float = field(init=False)  # when the state was saved last
-    _unsaved: bool = False  # something was done since
     _round_began: float | None = None
     _adapting: float | None = None  # since when
     _round_step: int = 0
@@ -238,7 +238,7 @@ class Schedule:
     def _saves(self, before_votes: bool) -> bool:
         """Whether the state is to be saved now."""
         due = before_votes or self.clock.now() - self._saved >= self.save_every
-        return due and self._unsaved and self.save_every < math.inf
+        return due and self.unsaved and self.save_every < math.inf
 
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
@@ -342,7 +342,7 @@ class Schedule:
 
     def early_voted(self, complete: bool) -> None:
         """A vote that later ones replace is cast; for every output, or only for some."""
-        self.early_votes, self._unsaved = self.early_votes + 1, True
+        self.early_votes, self.unsaved = self.early_votes + 1, True
         self.complete = self.complete or complete
 
     def compiled(self) -> None:
@@ -355,17 +355,17 @@ class Schedule:
         """So many optimiser steps took so long."""
         self.step += count
         if count:
-            self._unsaved = True
+            self.unsaved = True
             self.stepping.add("step", count, seconds)
             self.stepping.settle()
 
     def passed(self, stop: int, complete: bool) -> None:
         """The puzzles up to `stop` have voted, or the pass had to end early."""
-        self.voted, self.first_pass, self.over, self._unsaved = stop, False, not complete, True
+        self.voted, self.first_pass, self.over, self.unsaved = stop, False, not complete, True
 
     def saved(self) -> None:
         """The state is on disk, or could not be written."""
-        self._saved, self._unsaved = self.clock.now(), False
+        self._saved, self.unsaved = self.clock.now(), False
 
     # --- on disk -------------------------------------------------------------------------------------------------
 

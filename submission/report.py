@@ -211,19 +211,23 @@ def task_card(material: Material, task: Task, found: Sequence[Answer]) -> str:
     foot = "".join(f"<span>{fact}</span>" for fact, holds in facts.items() if holds)
     head = f"<span class=cardhead><span class=id>{escape(task.task_id)}</span>{badge}</span>"
     summary = f"<summary>{head}<span class=thumbs aria-hidden=true>{thumbs}</span><span class=cardfoot>{foot}</span>"
-    body = _demonstrations(task) + "".join(_output(answer, i, len(found)) for i, answer in enumerate(found))
+    learned = material.summary.get("demonstrations", {}).get(task.task_id, {})
+    body = _demonstrations(task, learned) + "".join(_output(answer, i, len(found)) for i, answer in enumerate(found))
     classes = " ".join(dict.fromkeys(["card", *(answer.outcome for answer in found)]))
     return f'<details class="{classes}">{summary}</summary>{body}</details>\n'
 
 
-def _demonstrations(task: Task) -> str:
+def _demonstrations(task: Task, learned: Mapping[str, float]) -> str:
+    """The pairs, and how well the adaptation had `learned` them."""
     pairs = ""
     for number, pair in enumerate(task.demonstrations, start=1):
         assert pair.output is not None
         cell = cell_size(170, pair.input, pair.output)
         shown = [figure(f"Input {number}", pair.input, cell), figure(f"Output {number}", pair.output, cell)]
         pairs += f"<div class=pair>{'<span aria-hidden=true>→</span>'.join(shown)}</div>"
-    return f"<h3>Demonstrations</h3><div class=pairs>{pairs}</div>"
+    figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in learned.items())
+    said = f"<p class=detail>when adapted: {escape(figures)}</p>" if figures else ""
+    return f"<h3>Demonstrations</h3><div class=pairs>{pairs}</div>{said}"
 
 
 def _output(answer: Answer, test: int, tests: int) -> str:

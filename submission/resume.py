@@ -17,9 +17,10 @@ from arc_trm.checkpoint import STATE, Export, Tensors, below, read_folder, write
 from data_prep.files import InputError, set_aside, sha256_hex
 from data_prep.tasks import Task, task_digest
 from submission.settings import Settings
-from submission.submission_file import SubmissionFile
+from submission.submission_file import SubmissionFile, Votes
 
 VOTES = "votes/"
+LAYOUT = 2  # of what a state holds: another number for another layout
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,25 @@ def state_folder(out: Path) -> Path:
 
 
 def identity(tasks: Sequence[Task], exports: Sequence[Export], settings: Settings) -> dict[str, Any]:
-    """What a state must agree on with the run that goes on from it."""
+    """What a state must agree on with the run that goes on from it; the number of its layout first."""
     digest = sha256_hex("\n".join(f"{task.task_id} {task_digest(task)}" for task in tasks).encode())
     checkpoints = [export.facts["sha256"] for export in exports]
     chosen = {name: getattr(settings, name) for name in ("augmentations", "seed", "forget")}
-    return {"tasks": digest, "checkpoints": checkpoints, **chosen}
+    return {"layout": LAYOUT, "tasks": digest, "checkpoints": checkpoints, **chosen}
 
 
-def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any]) -> None:
-    """Write the state of the main process with the votes of its file; where that fails the last state stays."""
+def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any], votes: Votes) -> None:
+    """Write the state of the main process with some votes of its file; where that fails the last state stays."""
     if not file.writes:
         return
-    with file.tally.lock, file.tolerated("saving the state; the last one stays"):
-        votes = {VOTES + name: torch.from_numpy(array.copy()) for name, array in file.tally.columns().items()}
-        own = {"replaceable": sorted(file.tally.replaceable), "troubles": file.troubles}
-        write_folder(state_folder(file.path), STATE, {**tensors, **votes}, {**facts, **own})
+    with file.tolerated("saving the state; the last one stays"):
+        columns = {VOTES + name: torch.from_numpy(array.copy()) for name, array in votes.columns.items()}
+        own = {"replaceable": votes.replaceable, "troubles": file.troubles}
+        write_folder(state_folder(file.path), STATE, {**tensors, **columns}, {**facts, **own})
 
 
 def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:
-    """The state beside the file, None (with a note) where there is none that is whole.
+    """The state beside the file, None (with a note) where there is none that is whole and of this version.
 
     Raises InputError where it is of other tasks, checkpoints or settings, or the votes of the file are.
     """
@@ -70,6 +71,10 @@ def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:
         raise InputError(f"{file.path}: has votes of other checkpoints, expected the run to go on with")
     try:
         tensors, facts = read_folder(folder, STATE)
+        layout = facts.get("run", {}).get("layout")
+        if layout != wanted["layout"]:
+            found = f"of another version of this program (layout {layout}, expected {wanted['layout']})"
+            raise InputError(f"{folder}: {found}")
     except InputError as error:
         if file.writes:
             print(f"note: starting anew, for there is no state to go on from ({error})", file=sys.stderr)

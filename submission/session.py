@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
+from arc_trm.config import RunConfig
 from arc_trm.device import agreed_values, compile_failure, compile_within, make_accelerator
 from arc_trm.predict import Predictor, Voter
-from arc_trm.run import stop_on_signal
+from arc_trm.run import MetricLog, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput
@@ -28,18 +29,20 @@ from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import BATCH_SIZES, Adaptation, make_trainer, measure_step, step_work
+from submission.adapt import BATCH_SIZES, Adaptation, TaskFigures, make_trainer, measure_step, run_config, step_work
 from submission.forecast import Forecast, against_fact, forecast, plan_lines
 from submission.hardware import chosen_precision, describe_tasks, table, usable_arithmetic
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
 from submission.resume import Saved, forget_state, identity, read_state, write_state
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
-from submission.submission_file import SubmissionFile
+from submission.submission_file import SubmissionFile, Votes
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
 LIMITED = ("cuda",)  # devices that say when their memory runs out
 SAVE_EVERY = 20 * 60.0  # seconds
+TASKS = "task_figures"  # the tensor of a state
+PLACE = ("number", "earlier_steps", "step")  # the facts of a state that say where a run was
 MOST_DIVERGENCES = 3  # losses that are no numbers, after which the adaptation goes on at half the rate
 
 
@@ -56,6 +59,8 @@ class Session:
     identity: dict[str, Any] = field(default_factory=dict)  # what a saved state must agree on with its run
     number: int = 0  # which of several checkpoints this is; votes of those before stay
     saved: Saved | None = None  # where an earlier process was
+    log: MetricLog | None = None  # of all checkpoints
+    earlier_steps: int = 0  # of the checkpoints before
     divergences: int = 0
     planned: Forecast | None = None
     votes_before: int = 0  # that were there when this was planned, to stay
@@ -63,7 +68,9 @@ class Session:
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
     adaptation: Adaptation = field(init=False)
+    figures: TaskFigures = field(init=False)
     voter: Voter = field(init=False)
+    interrupted: Votes | None = None  # those before a pass that a signal ended
     rows: Rows = field(init=False)  # all answers that are wanted
     order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle of its task it asks
     schedule: Schedule = field(init=False)
@@ -87,6 +94,9 @@ class Session:
                     with self.plan.phase(name):
                         do(unit)
                     self.say_plan()
+                if self.trainer.agreed(self.stop()) and self.schedule.unsaved:
+                    with self.plan.phase("saving"):
+                        self.save(unit)
 
     def decide(self) -> Unit:
         """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
@@ -141,6 +151,7 @@ class Session:
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         quiet = not accelerator.is_main_process
         self.adaptation = Adaptation(self.trainer, Progress("adapting", quiet=quiet, now=self.plan.now))
+        self.figures = TaskFigures(self.store, self.trainer)
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
         batch = settings.predict_batch or each * accelerator.num_processes
@@ -198,10 +209,13 @@ class Session:
         """Keep all that another process needs to go on from here."""
         with self.going_on("saving the state"):
             tensors, facts = self.trainer.state_dict()
+            tensors[TASKS] = self.figures.sums()
             facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
+            facts |= {"earlier_steps": self.earlier_steps}
             facts |= {"schedule": self.schedule.state(), "divergences": self.divergences}
             facts |= {"processes": self.accelerator.num_processes, "phases": self.plan.phases}
-            write_state(self.file, tensors, facts | {"spent": self.plan.now() - self.plan.started})
+            facts |= {"spent": self.plan.now() - self.plan.started}
+            write_state(self.file, tensors, facts, self.interrupted or self.file.tally.snapshot())
         self.schedule.saved()
 
     def restore(self, saved: Saved) -> None:
@@ -211,6 +225,7 @@ class Session:
         for name, seconds in facts["phases"].items():
             self.plan.phases[name] = self.plan.phases.get(name, 0.0) + seconds
         self.trainer.load_state_dict(saved.tensors, facts)
+        self.figures.restore(saved.tensors[TASKS].to(self.accelerator.device))
         self.divergences = facts["divergences"]
         self.adaptation.halve_rates(self.divergences)
         self.schedule.restore(facts["schedule"], facts["processes"] / self.accelerator.num_processes)
@@ -259,7 +274,9 @@ class Session:
                 examples = f"{self.trainer.batch_size / speed:.3g} examples/s, " if speed else ""
                 figures = f"{loss}{examples}{self.file.votes} votes, {self.time_left()}"
                 self.schedule.stepped(*self.adaptation.go_on(unit, self.plan.now, self.stop, figures))
-                self.file.record({"step": self.trainer.step, **self.adaptation.metrics})
+                metrics = self.adaptation.metrics
+                steps_per_second = metrics["examples_per_second"] / self.trainer.batch_size
+                self.record({**metrics, "steps_per_second": steps_per_second})
                 return
             except NonFiniteLoss as error:
                 self.divergences += 1
@@ -269,6 +286,14 @@ class Session:
                     self.schedule.step = self.trainer.step
                     return
         self.schedule.adapts, self.schedule.step = False, self.trainer.step
+
+    def record(self, figures: Mapping[str, float]) -> None:
+        """Report figures of this step, as long as that works."""
+        if self.log is not None:
+            log, self.log = self.log, None
+            with self.file.tolerated("figures of the run"):
+                log.add(dict(figures), self.earlier_steps + self.trainer.step)
+                self.log = log
 
     def time_left(self) -> str:
         """Words for how much of the budget is left."""
@@ -291,11 +316,14 @@ class Session:
         self.schedule.early_voted(complete)
 
     def vote_last(self, unit: Unit) -> None:
-        """A pass of votes that stay."""
-        complete = False
+        """A pass of votes that stay; one that a signal ends is cast anew by the process that goes on."""
+        complete, before = False, self.file.tally.snapshot()
         with self.going_on("prediction"), self.trainer.averaged():
             complete = self.vote(self.voter, unit)
-        self.schedule.passed(unit.stop, complete)
+        if not complete and self.trainer.agreed(self.stop()):
+            self.interrupted = before
+        else:
+            self.schedule.passed(unit.stop, complete)
 
     def vote(self, voter: Voter, unit: Unit) -> bool:
         """One pass, and the file written anew; False when it had to end early."""
@@ -320,8 +348,7 @@ class Session:
         if complete and tokens:
             schedule.repeats = tokens / schedule.work(unit.start, unit.stop)
         self.file.write()
-        facts = {"step": self.trainer.step, "votes": self.file.votes, "agreement": self.file.agreement}
-        self.file.record(facts)
+        self.record({"votes": self.file.votes, "agreement": self.file.agreement})
         return complete
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
@@ -365,7 +392,7 @@ def solve(
             refuse_twins(checkpoints, exports)
             file.note(**provenance(file.tasks, exports, settings.forget))
             arithmetics = usable_arithmetic()
-            accelerator = make_accelerator("none", file.path.parent)
+            accelerator = make_accelerator(settings.track, file.path.parent)
             # All processes end by the clock of the first.
             plan.started = plan.now() - agreed_values([plan.now() - plan.started], accelerator)[0]
             if accelerator.is_main_process:
@@ -376,11 +403,23 @@ def solve(
             if saved is None:
                 forget_state(file)
         file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=settings.precision)
-        first, stopped = 0 if saved is None else saved.facts["number"], False
+        first, steps, step = (0, 0, 0) if saved is None else (saved.facts[name] for name in PLACE)
+        config = run_config(settings, exports[0], accelerator.device, accelerator.num_processes)
+        log, stopped = open_log(file, config, accelerator, steps + step), False
         for number in range(first, len(exports)):
             part = plan.part(len(exports) - number)
             session = Session(
-                exports[number], settings, part, file, accelerator, lambda: stop.requested, run, number, saved
+                exports[number],
+                settings,
+                part,
+                file,
+                accelerator,
+                lambda: stop.requested,
+                run,
+                number,
+                saved,
+                log,
+                steps,
             )
             try:
                 session.run()
@@ -388,7 +427,7 @@ def solve(
                 with plan.phase("writing"):
                     file.write()
             report_session(session)
-            saved = None
+            saved, steps = None, steps + session.trainer.step
             # A signal to one process has ended the work of all.
             stopped = session.trainer.agreed(stop.requested)
             if stopped:
@@ -397,6 +436,13 @@ def solve(
         if not stopped:
             forget_state(file)
         accelerator.end_training()
+
+
+def open_log(file: SubmissionFile, config: RunConfig, accelerator: Accelerator, step: int) -> MetricLog | None:
+    """Where figures of a run that stands at `step` are reported; None, and a trouble, where that is impossible."""
+    with file.tolerated("figures of the run"):
+        return MetricLog(accelerator, file.path.parent, config, step, f"{file.path.stem}.")
+    return None
 
 
 def refuse_twins(checkpoints: Sequence[Path], exports: Sequence[Export]) -> None:
@@ -413,6 +459,8 @@ def report_session(session: Session) -> None:
     file, step, plan = session.file, session.trainer.step, session.planned
     file.note(adaptation_steps=step, seconds_per_step=session.schedule.stepping.seconds)
     file.note(loss=session.adaptation.metrics.get("loss"), augmentations=session.augmentations)
+    with session.going_on("figures of the tasks"):
+        file.note(demonstrations=session.figures.means())
     if plan is not None and session.accelerator.is_main_process:
         votes = (file.votes - session.votes_before) / len(file.tally.outputs)
         print("\n".join(against_fact(plan, session.plan.phases, step, votes)), flush=True)

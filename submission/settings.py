@@ -76,6 +76,7 @@ class Settings:
     precision: str = _option("auto", ("auto", "fp32", "bf16", "fp16"), "arithmetic; auto: the fastest that works")
     compile: bool = _option(False, None, "compile the model")
     forget: bool = _option(False, None, "use no embedding row that the checkpoint has learned for one of the tasks")
+    track: str = _option("none", str, "tracker of Accelerate's that is told the figures, such as tensorboard, or none")
     seed: int = _option(0, whole, "which augmentations, placements and orders are drawn")
 
     @classmethod
@@ -96,4 +97,5 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         else:
             read = cast(Callable[[str], Any], kind)
             said = text if f.default is None else f"{text} ({f.default})"
-            group.add_argument(name, type=read, metavar="N", default=f.default, help=said)
+            shown = "NAME" if read is str else "N"
+            group.add_argument(name, type=read, metavar=shown, default=f.default, help=said)

@@ -12,16 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from arc_trm.vote import AskedOutput, Predictions, Tally, outputs_of
 from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import describe
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, read_answers, write_submission
+
+
+class Votes(NamedTuple):
+    """The votes of a moment."""
+
+    columns: dict[str, NDArray[Any]]
+    replaceable: list[int]  # outputs whose votes the next one ends
 
 
 class SharedTally(Tally):
@@ -42,6 +50,11 @@ class SharedTally(Tally):
             self._candidates[output] = {}
         self.replaceable -= outputs
 
+    def snapshot(self) -> Votes:
+        """The votes so far."""
+        with self.lock:
+            return Votes(self.columns(), sorted(self.replaceable))
+
     def replace_later(self) -> None:
         """Keep the votes so far only until their output gets another one."""
         with self.lock:
@@ -59,7 +72,6 @@ class SubmissionFile:
     facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
     tally: SharedTally = field(init=False)
     written: Draft | None = None  # what the file holds
-    records: bool = True  # its figures can be written
     least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
     kept_checkpoint: str | None = None  # whose votes these are
     troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
@@ -124,18 +136,6 @@ class SubmissionFile:
         """Add facts about the run to the summary."""
         with self.tally.lock:
             self.facts |= facts
-
-    def record(self, values: Mapping[str, float]) -> None:
-        """Append a line to `submission.metrics.jsonl`, as long as that can be written."""
-        if self.writes and self.records:
-            self.records = False
-            with self.tolerated("figures of the run"):
-                try:
-                    with metrics_path(self.path).open("ab") as lines:
-                        lines.write(orjson.dumps(values) + b"\n")
-                except OSError as error:
-                    raise InputError(f"{metrics_path(self.path)}: cannot write ({error.strerror})") from error
-                self.records = True
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
@@ -202,7 +202,7 @@ def make_folder(folder: Path) -> None:
 
 # What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, whether its
 # training tasks are known, which tasks of the submission were among these, for which it has an embedding row, and which
-# need a larger canvas than it was trained on.
+# need a larger canvas than it was trained on; and how well the adaptation knows the demonstrations of each task.
 PROVENANCE = {
     "checkpoint": (str, "a text"),
     "leak": (bool, "true or false"),
@@ -210,6 +210,7 @@ PROVENANCE = {
     "trained_on": (list, "a list of ids"),
     "beyond_canvas": (list, "a list of ids"),
     "known": (list, "a list of ids"),
+    "demonstrations": (dict, "an object of tasks"),
 }
 
 

@@ -589,7 +589,7 @@ def test_a_tracker_that_is_not_installed_is_done_without(tmp_path: Path, capsys:
 
 
 def test_a_tracker_that_nobody_knows_is_refused_with_the_names_of_those_one_may_use(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"log\.track: found 'wanbd', expected none or one of .*tensorboard.*wandb"):
+    with pytest.raises(InputError, match=r"^track: found 'wanbd', expected none or one of .*tensorboard.*wandb"):
         make_accelerator("wanbd", tmp_path)
 
 

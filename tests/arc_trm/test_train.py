@@ -128,7 +128,7 @@ def test_without_a_word_the_help_is_printed_and_the_status_is_2(capsys: pytest.C
         (["arc1", "--data", "x", "--out", "y", "--train.lr", "nan"], "train.lr: found nan, expected at least 0"),
         (["arc1", "--data", "x", "--out", "y", "--seed", "-1"], "seed: found -1, expected 0 to 18446744073709551615"),
         (["arc1", "--data", "x", "--out", "y", "--model.heads", "512"], "model.heads: 512 heads of 1 numbers"),
-        (["arc1", "--data", "x", "--out", "y", "--log.track", "wanbd"], "log.track: found 'wanbd', expected none or"),
+        (["arc1", "--data", "x", "--out", "y", "--log.track", "wanbd"], "track: found 'wanbd', expected none or"),
         (["arc1", "--data", "nowhere", "--out", "y"], "nowhere: no dataset, expected a folder that"),
         (["arc1", "--data", "x", "--out", "y", "--minutes", "-1"], "--minutes: found -1.0, expected at least 0"),
         (["arc1", "--data", "x", "--out", "./x"], "--out x: is the dataset of --data too, expected another folder"),

@@ -127,6 +127,14 @@ def test_what_the_checkpoint_knew_is_said_and_scored_apart() -> None:
         assert not any(line.startswith("solved: ") for line in lines)
 
 
+def test_how_well_the_demonstrations_were_learned_stands_with_them() -> None:
+    summary = {"demonstrations": {"beta": {"loss": 0.25, "exact_accuracy": "<b>"}}}
+    [said] = re.findall(
+        "<p class=detail>when adapted: .*?</p>", render_page(Material(TASKS, submission(), summary=summary), "x")
+    )
+    assert said == "<p class=detail>when adapted: loss 0.25, exact accuracy &lt;b&gt;</p>"
+
+
 @pytest.mark.parametrize(("truth", "rank"), [(FAR, 1), (NEAR, 2), (TRUTH, 3), (OTHER, None)])
 def test_the_rank_of_the_truth_is_by_votes_then_halting(truth: list[str], rank: int | None) -> None:
     # NEAR and FAR have two votes each, FAR's from surer views; TRUTH has one.

@@ -1,7 +1,10 @@
 """The program: what it prints, writes and refuses."""
 
 import argparse
+import itertools
+import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,12 @@ import orjson
 import pytest
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
+from arc_trm.predict import Predictor
+from arc_trm.run import MetricLog
+from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside
-from submission import score, session, solve
+from submission import resume, score, session, solve
 from submission.attempts import draft_submission, read_submission
 from submission.settings import Settings, add_settings
 from tests.conftest import ENDLESS
@@ -93,6 +99,9 @@ def test_several_checkpoints_share_the_time_and_add_their_votes(
     ]
     facts = summary(files)
     assert facts["votes"] == 88
+    steps = [line["step"] for line in figures(files)]
+    assert steps == sorted(steps), "those of the second follow those of the first"
+    assert (steps[0], steps[-1]) == (0, 2)
     both = [read_export(path).facts["sha256"] for path in (Path(files["checkpoint"]), other)]
     assert (facts["checkpoint"], facts["leak"]) == (" + ".join(both), True)
 
@@ -125,11 +134,75 @@ def test_a_signal_ends_the_work_of_all_checkpoints_and_leaves_the_state(
 
 def test_figures_are_written_beside_the_submission(files: dict[str, str]) -> None:
     assert run(words(files)) == 0
-    path = Path(files["out"]).with_name("submission.metrics.jsonl")
-    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    lines = figures(files)
     assert [line["step"] for line in lines] == [0, 1, *[1] * (len(lines) - 2)]
     assert lines[1]["loss"] > 0
+    assert lines[1]["steps_per_second"] == pytest.approx(lines[1]["examples_per_second"] / 4)
+    learned = summary(files)["demonstrations"]
+    assert set(learned) <= {"a", "b", "c"}
+    shares = [found["loss"] for found in learned.values()]
+    assert min(shares) - 1e-4 <= lines[1]["loss"] <= max(shares) + 1e-4, "a mean over the tasks of the one step"
     assert (lines[-1]["votes"], lines[-1]["agreement"]) == (44, pytest.approx(summary(files)["agreement"], abs=1e-4))
+
+
+def figures(files: dict[str, str]) -> list[dict[str, Any]]:
+    path = Path(files["out"]).with_name("submission.metrics.jsonl")
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
+def test_figures_go_to_the_trackers_of_training(files: dict[str, str]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert run(words(files, "--track", "tensorboard")) == 0
+    events = EventAccumulator(str(Path(files["out"]).with_name("submission.logs")))
+    events.Reload()
+    for name in ("loss", "agreement"):
+        lines = [(line["step"], pytest.approx(line[name])) for line in figures(files) if name in line]
+        assert [(event.step, event.value) for event in events.Scalars(name)] == lines
+    with pytest.raises(InputError, match=r"^track: found 'wanbd', expected none or one of .*tensorboard"):
+        run(words(files, "--track", "wanbd"))
+
+
+def test_figures_that_cannot_be_written_are_one_trouble(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(log: MetricLog, line: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MetricLog, "_write", full)
+    assert run(words(files)) == 0
+    [trouble] = summary(files)["troubles"]
+    assert re.fullmatch(r"figures of the run: .*submission\.metrics\.jsonl: cannot write \(No space .*\)", trouble)
+    assert summary(files)["votes"] == 44
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "calls", "step"), [(Trainer, "train_step", 3, 3), (Predictor, "answer", 6, 4)]
+)
+def test_a_signal_keeps_the_work_up_to_the_moment(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, step: int
+) -> None:
+    """In the adaptation, and within a pass of votes: those of the pass are cast anew, none twice."""
+    votes = tmp_path / "votes.npz"
+    longer = words(files, "--steps", "4", "--candidates", str(votes))
+    assert run(longer) == 0
+    whole = votes.read_bytes(), Path(files["out"]).read_bytes()
+    real, count = getattr(owner, name), itertools.count(1)
+
+    def signalled(*arguments: Any) -> Any:
+        if next(count) == calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, signalled)
+        assert run(longer) == session.STOPPED_BY_SIGNAL
+    state = read_json(Path(files["out"]).with_name("submission.state") / "state.json")
+    assert (state["step"], state["schedule"]["voted"]) == (step, 4 if step == 4 else 0)
+    assert step == 3 or 16 < summary(files)["votes"] < 32, "the pass was cut short"
+    assert run([*longer, "--resume"]) == 0
+    assert (votes.read_bytes(), Path(files["out"]).read_bytes()) == whole
+    steps = [line["step"] for line in figures(files)]
+    assert steps == sorted(steps)
 
 
 def kept_state(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -197,6 +270,18 @@ def test_a_state_that_is_altered_is_none(
     (state / "state.safetensors").write_bytes(b"x")
     assert run(words(files, "--resume")) == 0
     assert "note: starting anew, for there is no state to go on from (" in capsys.readouterr().err
+    assert summary(files)["votes"] == 44
+
+
+def test_a_state_of_another_version_is_none(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(resume, "LAYOUT", resume.LAYOUT - 1)
+        kept_state(files, monkeypatch)
+    assert run(words(files, "--resume")) == 0
+    said = capsys.readouterr().err
+    assert f"of another version of this program (layout {resume.LAYOUT - 1}, expected {resume.LAYOUT})" in said
     assert summary(files)["votes"] == 44
 
 

@@ -48,6 +48,7 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
     assert summary["processes"] == 2
     assert summary["adaptation_steps"] == 2
     assert summary["troubles"] == []
+    assert set(summary["demonstrations"]) == {"a", "b", "c"}
     assert len([line for line in done.stdout.splitlines() if line.startswith("wrote ")]) == 1
 
 

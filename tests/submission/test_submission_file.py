@@ -12,7 +12,7 @@ from arc_trm.vote import Predictions, Tally
 from data_prep.files import InputError
 from submission import submission_file as file_module
 from submission.attempts import draft_submission, read_submission
-from submission.submission_file import SubmissionFile, make_folder, metrics_path, read_summary, remarks, summary_path
+from submission.submission_file import SubmissionFile, make_folder, read_summary, remarks, summary_path
 from tests.arc_trm.plain_vote import votes_for
 from tests.submission.tiny import assert_valid, tiny_tasks
 
@@ -111,24 +111,10 @@ def test_a_file_of_fallbacks_or_of_other_tasks_is_none_to_go_on_with(tmp_path: P
     assert not SubmissionFile(TASKS, file.path).goes_on()
 
 
-def test_figures_are_kept_a_line_each(tmp_path: Path) -> None:
-    file = SubmissionFile(TASKS, tmp_path / "submission.json")
-    file.record({"step": 1, "loss": 0.5})
-    file.record({"step": 2})
-    lines = metrics_path(file.path).read_text().splitlines()
-    assert lines == ['{"step":1,"loss":0.5}', '{"step":2}']
-    metrics_path(file.path).unlink()
-    metrics_path(file.path).mkdir()
-    for step in range(3):
-        file.record({"step": step})
-    assert len(file.troubles) == 1, "it is said once"
-
-
 def test_only_the_main_process_writes(tmp_path: Path) -> None:
     file = SubmissionFile(TASKS, tmp_path / "submission.json", writes=False)
     file.open()
     file.write()
-    file.record({"step": 1})
     assert list(tmp_path.iterdir()) == []
 
 
