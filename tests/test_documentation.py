@@ -227,7 +227,7 @@ def test_files_are_looked_for_in_their_folder() -> None:
 
 def wrong_names(text: str) -> set[str]:
     """Modules and files of this project that the text names and that do not exist; what solving writes is none."""
-    modules = {name for name in MODULE.findall(text) if not name.endswith((".json", ".jsonl", ".state"))}
+    modules = {name for name in MODULE.findall(text) if not name.endswith((".json", ".jsonl", ".state", ".logs"))}
     wrong = {name for name in modules if what_is_broken(["python", "-m", name]) is not None}
     return wrong | {name for name in FILE.findall(text) if not (REPOSITORY / name).exists()}
 
