@@ -70,23 +70,31 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
 
 
 def _gpu_works() -> bool:
-    """Whether this process has a GPU; raises InputError where there is one on which a product of matrices fails.
+    """Whether this process has a GPU; raises InputError where there is one that does not work."""
+    gpu = own_gpu()
+    if gpu is None:
+        return torch.accelerator.is_available()
+    if failure := gpu_failure(gpu):
+        raise InputError(f"{gpu} is there but does not work ({failure}); {USE_CPU}=true makes this run use the CPU")
+    return True
+
+
+def own_gpu() -> torch.device | None:
+    """The GPU of this process, if there is one."""
+    count = torch.cuda.device_count()
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else None
+
+
+def gpu_failure(gpu: torch.device) -> str | None:
+    """Why no product of matrices can be had of `gpu`, in one line; None where it works.
 
     A driver may be too old for this torch, or a GPU too old for its kernels: both are counted as if they could work.
     """
-    count = torch.cuda.device_count()
-    if not count:
-        return torch.accelerator.is_available()
-    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
     try:
         ones = torch.ones(64, 64, device=gpu)
-        wrong = float((ones @ ones).sum()) != 64**3
-        reason = "it multiplies wrongly" if wrong else None
+        return None if float((ones @ ones).sum()) == 64**3 else "it multiplies wrongly"
     except (RuntimeError, AssertionError) as error:
-        reason = first_line(error)
-    if reason is not None:
-        raise InputError(f"{gpu} is there but does not work ({reason}); {USE_CPU}=true makes this run use the CPU")
-    return True
+        return first_line(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -116,10 +116,9 @@ def print_working_gpus() -> None:
     # Here, because the notebook's own process needs no torch.
     import torch
 
-    from submission.hardware import own_device, try_arithmetic
+    from arc_trm.device import gpu_failure
 
-    count = torch.cuda.device_count() if own_device().type == "cuda" else 0
-    print(*(i for i in range(count) if try_arithmetic(torch.device("cuda", i)).works))
+    print(*(i for i in range(torch.cuda.device_count()) if gpu_failure(torch.device("cuda", i)) is None))
 
 
 def command(gpus: Sequence[int]) -> tuple[list[str], dict[str, str]]:

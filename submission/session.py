@@ -31,7 +31,7 @@ from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task, pairs_digest
 from submission.adapt import BATCH_SIZES, Adaptation, TaskFigures, make_trainer, measure_step, run_config, step_work
 from submission.forecast import Forecast, against_fact, forecast, plan_lines
-from submission.hardware import chosen_precision, describe_tasks, table, usable_arithmetic
+from submission.hardware import chosen_precision, describe_tasks, leave_broken_gpu, table
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
 from submission.resume import Saved, forget_state, identity, read_state, write_state
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
@@ -391,13 +391,13 @@ def solve(
             exports = [read_export(checkpoint) for checkpoint in checkpoints]
             refuse_twins(checkpoints, exports)
             file.note(**provenance(file.tasks, exports, settings.forget))
-            arithmetics = usable_arithmetic()
+            leave_broken_gpu()
             accelerator = make_accelerator(settings.track, file.path.parent)
             # All processes end by the clock of the first.
             plan.started = plan.now() - agreed_values([plan.now() - plan.started], accelerator)[0]
-            if accelerator.is_main_process:
-                print(table(arithmetics, file, exports, plan, file.facts["mode"]), flush=True)
             settings = replace(settings, precision=chosen_precision(settings, exports[0].model, accelerator))
+            if accelerator.is_main_process:
+                print(table(accelerator, settings.precision, file, exports, plan), flush=True)
             run = identity(file.tasks, exports, settings)
             saved = read_state(file, run) if resumes else None
             if saved is None:

@@ -17,10 +17,10 @@ import torch
 
 from arc_trm.predict import Predictor
 from arc_trm.trainer import Trainer
-from submission import hardware, plan, solve
+from submission import plan, solve
 from tests import kills
 from tests.conftest import ENDLESS
-from tests.submission.tiny import QUICK, SMALL_ARITHMETIC, assert_valid, make_export, tiny_tasks, write_challenges
+from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
 
 WORK = ((os, "fsync"), (os, "replace"), (Trainer, "train_step"), (Predictor, "answer"))
 TASKS = tiny_tasks(5)
@@ -68,7 +68,6 @@ def main() -> None:
     write_challenges(folder / "challenges.json", TASKS)
     make_export(folder / "export")
     torch.set_num_threads(1)
-    hardware.try_arithmetic = SMALL_ARITHMETIC
     # A pass per puzzle: the file is written all the time, so that some kills fall into a write.
     plan.LARGEST_PASS = 1
     began = time.monotonic()

@@ -13,11 +13,11 @@ from pathlib import Path
 import orjson
 import torch
 
-from submission import hardware, plan, session, solve
+from submission import plan, session, solve
 from submission.resume import state_folder
 from tests import kills
 from tests.conftest import ENDLESS
-from tests.submission.tiny import QUICK, SMALL_ARITHMETIC, assert_valid, make_export, tiny_tasks, write_challenges
+from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
 
 WRITES = ((os, "fsync"), (os, "replace"), (os, "rename"))
 TASKS = tiny_tasks(2)
@@ -67,7 +67,6 @@ def main() -> None:
     torch.set_num_threads(1)
     write_challenges(folder / "challenges.json", TASKS)
     make_export(folder / "export")
-    hardware.try_arithmetic = SMALL_ARITHMETIC
     session.SAVE_EVERY = 0.0
     plan.LARGEST_PASS = 1
     (folder / "whole").mkdir()

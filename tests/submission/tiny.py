@@ -1,7 +1,6 @@
 """A tiny export and tiny tasks, on which the whole of solving takes a moment."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +14,12 @@ from data_prep.grid import Grid
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from submission.attempts import check_complete, read_submission
-from submission.hardware import try_arithmetic
 
 MODEL = ModelConfig(
     hidden=16, heads=2, puzzle_width=16, layers=1, latent_steps=1, deep_steps=1, prefix=2, expansion=1.0
 )
 # An untrained model closes no grid: without `strict` almost every answer would be repeated on the full canvas.
 QUICK = ["--augmentations", "10", "--batch-size", "4", "--predict-batch", "2", "--canvas", "strict"]
-
-# What solving tries a machine's arithmetic with: in full it takes longer than all the rest, and many times longer where
-# half precision is only emulated.
-SMALL_ARITHMETIC = partial(try_arithmetic, size=64, repeats=1)
 
 
 def tiny_task(name: str, rng: np.random.Generator, tests: int = 1, side: int = 3, corpus: str = "own") -> Task:
