@@ -369,7 +369,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
             f"train.canvas {train.canvas} with model.mixer {config.model.mixer}: windows need attention, expected full"
         )
     settings: dict[str, Any] = {"seed": config.seed, "batch_size": train.batch_size, "device": device}
-    settings |= {"task_rows": task_rows, "colours_from": train.colours_from}
+    settings |= {"task_rows": task_rows, "own_colours": train.own_colours}
     try:
         sources = sources_by_side(store, multiple=multiple, **settings) if windows else [ArcSource(store, **settings)]
     except ValueError as error:

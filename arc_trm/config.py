@@ -149,8 +149,8 @@ class TrainConfig:
     """Decay of the weights' moving average, which evaluation and export use, at most (1 + t) / (10 + t); 0: none."""
     augment: bool = True
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
-    colours_from: int = within(0, 0)
-    """Step from which colour permutations are drawn too, dihedral elements alone before; for rows owned by tasks."""
+    own_colours: float = within(0.7, 0, 1)
+    """Share of the examples, and of the votes, in their task's own colours; for rows owned by tasks."""
     canvas: CanvasSchedule = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Precision = "auto"

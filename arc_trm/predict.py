@@ -8,7 +8,7 @@ EOS may go on beyond it and is repeated on the full canvas.
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Indexed, Rows, fixed_batches
 from arc_trm.supervision import HALTING_RULES, Forward
 from arc_trm.vote import AskedOutput, Predictions, Tally
-from data_prep.canvas import CANVAS_SIDE, closed, largest_rectangles
+from data_prep.canvas import CANVAS_SIDE, PAD, closed, largest_rectangles
 from data_prep.store import ArcStore
 
 
@@ -248,7 +248,8 @@ class Voter:
 
     def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
         at_once, limit = self.at_once(len(rows), side), self._limits[side]
-        return predict(predictor, self._made(side), rows, at_once, self.accelerator, limit)
+        for predicted in predict(predictor, self._made(side), rows, at_once, self.accelerator, limit):
+            yield replace(predicted, tokens=_at_origin(predicted, side))
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -276,6 +277,18 @@ class Voter:
             predicted.rows.permutations,
         )
         tally.add(predictions)
+
+
+def _at_origin(predicted: Predicted, side: int) -> NDArray[np.uint8]:
+    """The tokens [n, l], moved so that grids placed elsewhere begin at (0, 0)."""
+    rows, columns = predicted.rows.rows, predicted.rows.columns
+    if not (rows.any() or columns.any()):
+        return predicted.tokens
+    padded = np.full((len(rows), 2 * side, 2 * side), PAD, np.uint8)
+    padded[:, :side, :side] = predicted.tokens.reshape(-1, side, side)
+    places = np.arange(side)
+    from_rows, from_columns = (rows[:, None] + places)[:, :, None], (columns[:, None] + places)[:, None]
+    return padded[np.arange(len(rows))[:, None, None], from_rows, from_columns].reshape(predicted.tokens.shape)
 
 
 def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:

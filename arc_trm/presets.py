@@ -32,7 +32,7 @@ FAST: Overrides = {
     "train": {"optimiser": "muon", "lr": 3e-4, "canvas": "sizes"},
 }
 # An hour on two CPU cores, for tasks on the smallest canvas: what the demo's export is trained with. Four supervision
-# steps instead of 16 show a slow machine four times as many examples. Colours come in when the eight views are learned.
+# steps instead of 16 show a slow machine four times as many examples.
 TINY: Overrides = merged(
     merged(SMALL, FAST),
     {
@@ -44,7 +44,6 @@ TINY: Overrides = merged(
             "lr": 2e-3,
             "warmup_steps": 200,
             "lr_min_ratio": 0.1,
-            "colours_from": 2500,
             "compile": True,
         },
     },

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data_prep.boards import BoardRows
 from data_prep.canvas import CANVAS_SIDE, placement_limits
-from data_prep.grid import COLOURS, dihedral
+from data_prep.grid import COLOURS, DIHEDRALS, dihedral
 from data_prep.store import ArcStore
 
 Integers = NDArray[np.int64]
@@ -23,8 +23,8 @@ PLANNED_EXAMPLES = 8192
 KEPT_PLANS = 2
 # Streams of random numbers of one seed: which puzzles an epoch visits in which order, how a step changes them.
 ORDERS, CHANGES = 0, 1
-# Sets the exploration's random numbers apart from the sampler's, which has the same seed.
-EXPLORATION_KEY = 0x5E7
+# Sets the random numbers of exploration, and of views that vote, apart from the sampler's, which has the same seed.
+EXPLORATION_KEY, VIEWS_KEY = 0x5E7, 0x71E5
 # Which of the eight dihedral elements exchange height and width.
 TRANSPOSES = np.array([dihedral(np.zeros((1, 2), np.uint8), t).shape == (2, 1) for t in range(8)])
 
@@ -74,8 +74,8 @@ class Sampler:
     visit (published: once, when the dataset is built). And a puzzle cut by the end of a batch goes on in the
     next (published: its remaining examples are lost).
 
-    With `fresh_views` no puzzle is drawn: every example gets a dihedral element and, from step `colours_from` on, a
-    colour permutation (0 stays 0) of its own.
+    With `fresh_views` no puzzle is drawn: every example gets a dihedral element of its own and, but for a share of
+    `own_colours`, a colour permutation (0 stays 0).
 
     Random numbers are raw Philox output keyed by (seed, plan): numpy promises these alone for every version.
     """
@@ -89,7 +89,7 @@ class Sampler:
         groups: Integers | None = None,
         side: int = CANVAS_SIDE,
         fresh_views: bool = False,
-        colours_from: int = 0,
+        own_colours: float = 0.0,
     ) -> None:
         """Sample `groups` (indices into store.groups, None: all), skipping those without training pairs.
 
@@ -104,7 +104,7 @@ class Sampler:
         self._first_puzzles = store.group_puzzles[visited].astype(np.int64)
         self._puzzle_counts = store.group_puzzles[visited + 1].astype(np.int64) - self._first_puzzles
         self._limits = self._placement_limits(store, side)
-        self._store, self.fresh_views, self.colours_from = store, fresh_views, colours_from
+        self._store, self.fresh_views, self.own_colours = store, fresh_views, own_colours
         self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
         self._kept_plan = lru_cache(KEPT_PLANS)(self._plan)
         self.seed, self.batch_size = seed, batch_size
@@ -130,10 +130,7 @@ class Sampler:
             plan, offset = divmod(position, length)
             parts.append(self._kept_plan(plan)[offset : offset + end - position])
             position += len(parts[-1])
-        rows = Rows.joined(parts)
-        if self.fresh_views and step < self.colours_from:
-            rows.permutations[:] = np.arange(COLOURS)
-        return rows
+        return Rows.joined(parts)
 
     def _plan(self, number: int) -> Rows:
         """Some whole epochs of examples; arrays hold an epoch a row until they are flat, in visiting order."""
@@ -147,7 +144,7 @@ class Sampler:
         puzzles = np.repeat(puzzles.ravel(), sizes)
         members = self._arrange(order, _bits(source, (shape[0], len(self._pairs))))
         if self.fresh_views:
-            dihedrals, permutations = _views(_bits(source, (len(puzzles), COLOURS)))
+            dihedrals, permutations = _views(_bits(source, (len(puzzles), COLOURS)), self.own_colours)
         else:
             dihedrals, permutations = self._store.puzzle_dihedrals[puzzles], self._store.puzzle_permutations[puzzles]
         limits = np.where(TRANSPOSES[dihedrals, None], self._limits[members, ::-1], self._limits[members])
@@ -177,10 +174,15 @@ def _below(bits: RandomBits, bounds: Integers) -> Integers:
     return scaled.astype(np.int64)
 
 
-def _views(bits: RandomBits) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Dihedral elements uint8[n] and permutations uint8[n, 10] that keep colour 0, from random bits [n, 10]."""
+def _views(bits: RandomBits, own_colours: float) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Dihedral elements uint8[n] and permutations uint8[n, 10] that keep colour 0, from random bits [n, 10].
+
+    The permutation of a share of `own_colours` changes nothing.
+    """
     permutations = np.zeros(bits.shape, np.uint8)
     permutations[:, 1:] = np.argsort(bits[:, 1:], axis=1, kind="stable") + 1
+    # The highest three bits of the first number are the dihedral element, the next 53 decide about the colours.
+    permutations[(bits[:, 0] << np.uint64(3) >> np.uint64(11)) * 2.0**-53 < own_colours] = np.arange(COLOURS)
     return (bits[:, 0] >> np.uint64(61)).astype(np.uint8), permutations
 
 
@@ -242,6 +244,39 @@ def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     zeros = np.zeros(len(within), np.int64)
     return Rows.of_puzzles(store, np.repeat(first, counts) + within, np.repeat(tests, counts), zeros, zeros)
+
+
+def voting_views(store: ArcStore, count: int, *, own_colours: float, seed: int) -> tuple[Rows, Integers]:
+    """Every test pair of the scored groups under `count` views, and the number of each row's view.
+
+    For models that are told the view and so need no puzzle for it. The first eight are the dihedral elements in the
+    task's own colours at (0, 0); the others are drawn as training draws them, at placements where grids as large as
+    the task's largest visible one keep their border inside its canvas. A larger count begins with the same views.
+    Ordered by (group, test, view).
+    """
+    tests = evaluation_rows(store, augmentations=1)
+    source = np.random.Philox(key=np.array([seed, VIEWS_KEY], np.uint64))
+    bits = _bits(source, (count, len(tests), COLOURS + 2)).swapaxes(0, 1).reshape(-1, COLOURS + 2)
+    dihedrals, permutations = _views(bits[:, :COLOURS], own_colours)
+    numbers = np.tile(np.arange(count), len(tests))
+    plain = numbers < len(DIHEDRALS)
+    dihedrals[plain], permutations[plain] = numbers[plain], np.arange(COLOURS)
+    owners = np.repeat(store.pair_groups[tests.pairs], count)
+    limits = _voting_limits(store)[owners]
+    limits = np.where(TRANSPOSES[dihedrals, None], limits[:, ::-1], limits)
+    rows, columns = np.where(plain[:, None], 0, _below(bits[:, COLOURS:], limits)).T
+    repeated = tests[np.repeat(np.arange(len(tests)), count)]
+    return Rows(repeated.puzzles, repeated.pairs, rows, columns, dihedrals, permutations), numbers
+
+
+def _voting_limits(store: ArcStore) -> Integers:
+    """Exclusive bounds of row and column, int64[groups, 2], for the largest grid that is visible in each group."""
+    shapes = store.pair_shapes.astype(np.int64).reshape(-1, 2, 2)
+    shapes[store.pair_tests >= 0, 1] = 0  # outputs that are asked for
+    largest = np.zeros((len(store.groups), 2), np.int64)
+    np.maximum.at(largest, store.pair_groups, shapes.max(axis=1))
+    sides = np.array([group.side for group in store.groups], np.int64)
+    return np.maximum(sides[:, None] - largest, 1)
 
 
 def fixed_batches(rows: Indexed, size: int) -> Iterator[tuple[Indexed, int]]:

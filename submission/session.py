@@ -19,7 +19,7 @@ from arc_trm.config import RunConfig
 from arc_trm.device import NOT_COMPILED, agreed_values, compile_failure, make_accelerator
 from arc_trm.predict import Predictor, Voter
 from arc_trm.run import MetricLog, stop_on_signal
-from arc_trm.sampler import Rows, evaluation_rows
+from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput
 from data_prep.canvas import CANVAS_SIDE, choose_side
@@ -71,7 +71,7 @@ class Session:
     voter: Voter = field(init=False)
     interrupted: Votes | None = None  # those before a pass that a signal ended
     rows: Rows = field(init=False)  # all answers that are wanted
-    order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle of its task it asks
+    order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle (or view) of its task it asks
     schedule: Schedule = field(init=False)
 
     def run(self) -> None:
@@ -157,9 +157,13 @@ class Session:
         asked = asked_outputs(self.store, self.file.tally.outputs)
         repeats, task_rows = settings.canvas != "strict", self.export.model.embedding_rows == "task"
         self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats, task_rows)
-        self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
-        groups = self.store.puzzle_groups[self.rows.puzzles]
-        self.order = self.rows.puzzles - self.store.group_puzzles[groups]
+        if task_rows:
+            share, count = self.trainer.config.train.own_colours, settings.votes or augmentations + 1
+            self.rows, self.order = voting_views(self.store, count, own_colours=share, seed=settings.seed)
+        else:
+            self.rows = evaluation_rows(self.store, augmentations=settings.votes or None)
+            groups = self.store.puzzle_groups[self.rows.puzzles]
+            self.order = self.rows.puzzles - self.store.group_puzzles[groups]
         self.schedule = Schedule(
             self.plan,
             int(self.order.max(initial=-1)) + 1,

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, Batch, Part
 from arc_trm.predict import Answers, MemoryLimit, Predictor, Voter, outputs_of_store, predict
-from arc_trm.sampler import evaluation_rows
+from arc_trm.sampler import evaluation_rows, voting_views
 from arc_trm.scoring import PASSES, evaluation
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
@@ -204,3 +204,32 @@ def test_the_perfect_model_solves_everything() -> None:
     evaluate = evaluation(store)
     assert evaluate is not None
     assert set(evaluate(trainer).values()) == {1.0}
+
+
+@dataclass(frozen=True)
+class Right(Predictor):
+    """A predictor that answers what is right."""
+
+    def answer(self, batch: Batch) -> Answers:
+        ones = torch.ones(len(batch.labels))
+        return Answers(batch.labels.clamp(min=0).to(torch.uint8), ones, ones.long())
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_views_at_any_placement_and_in_any_colours_vote_for_the_same_grid(windows: bool) -> None:
+    store, plain = small_store(), arc_trainer().predictor()
+    right = Right(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    outputs, asked = outputs_of_store(store)
+    rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
+    assert rows.rows.any()
+    assert rows.columns.any()
+    tally = Tally(outputs)
+    voter = Voter(store, asked, 8, Accelerator(cpu=True), windows=windows, task_rows=True)
+    assert voter.vote(right, rows, tally, lambda count: None)
+    assert voter.unclosed == 0
+    for number, pair in enumerate(np.flatnonzero(asked >= 0)):
+        (candidate,) = tally.candidates(number)
+        assert candidate.votes == 53
+        solution = store.output(int(pair))
+        assert solution is not None
+        np.testing.assert_array_equal(candidate.grid, solution)

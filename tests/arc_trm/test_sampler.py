@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.sampler import TRANSPOSES, Rows, Sampler, evaluation_rows, fixed_batches
+from arc_trm.sampler import TRANSPOSES, Rows, Sampler, evaluation_rows, fixed_batches, voting_views
 from data_prep.store import ArcStore, TaskEntry, build_store, load, save
 from tests.arc_trm.arc_stores import augmented_shapes, mixed_store, random_task
 
@@ -133,8 +133,8 @@ def test_seeds_give_different_streams() -> None:
     assert not np.array_equal(first, second)
 
 
-def fresh(colours_from: int = 0, **settings: Any) -> Sampler:
-    return Sampler(STORE, seed=5, fresh_views=True, colours_from=colours_from, **settings)
+def fresh(**settings: Any) -> Sampler:
+    return Sampler(STORE, seed=5, fresh_views=True, **settings)
 
 
 def test_fresh_views_are_a_pure_function_of_seed_step_and_slot() -> None:
@@ -160,14 +160,17 @@ def test_every_example_gets_a_view_of_its_own_and_stays_inside() -> None:
     np.testing.assert_array_equal(rows.puzzles, STORE.group_puzzles[STORE.pair_groups[rows.pairs]])
 
 
-def test_colours_come_in_at_their_step() -> None:
-    sampler = fresh(batch_size=23, colours_from=4)
-    assert (sampler.rows(3, slice(None)).permutations == np.arange(10)).all()
-    assert not (sampler.rows(4, slice(None)).permutations == np.arange(10)).all()
-    # What else is drawn is the same with and without colours.
-    np.testing.assert_array_equal(
-        sampler.rows(3, slice(None)).dihedrals, fresh(batch_size=23).rows(3, slice(None)).dihedrals
-    )
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_share_of_the_examples_keeps_its_own_colours_and_nothing_else_changes(share: float) -> None:
+    some, none = (fresh(batch_size=8000, own_colours=each).rows(3, slice(None)) for each in (share, 0.0))
+    kept = (some.permutations == np.arange(10)).all(axis=1)
+    np.testing.assert_allclose(kept.mean(), share, atol=0.02)
+    np.testing.assert_array_equal(some.permutations[~kept], none.permutations[~kept])
+    for name in ("puzzles", "pairs", "rows", "columns", "dihedrals"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(none, name))
+    # Whether colours are kept says nothing about the dihedral element.
+    if kept.any():
+        np.testing.assert_allclose(np.bincount(some.dihedrals[kept], minlength=8) / kept.sum(), 1 / 8, atol=0.03)
 
 
 def test_a_long_run_keeps_no_more_than_two_plans_and_draws_none_twice() -> None:
@@ -233,6 +236,38 @@ def test_evaluation_of_chosen_groups_takes_the_puzzles_there_are() -> None:
     assert list(fixed_batches(evaluation_rows(nothing_scored), 4)) == []
     with pytest.raises(ValueError, match="augmentations"):
         evaluation_rows(STORE, augmentations=0)
+
+
+def test_views_that_vote_begin_with_the_eight_in_own_colours_and_stay_inside() -> None:
+    rows, numbers = voting_views(STORE, 403, own_colours=0.3, seed=5)
+    asked = evaluation_rows(STORE, augmentations=1)
+    np.testing.assert_array_equal(rows.pairs, np.repeat(asked.pairs, 403))
+    np.testing.assert_array_equal(rows.puzzles, np.repeat(asked.puzzles, 403))
+    np.testing.assert_array_equal(numbers, np.tile(np.arange(403), len(asked)))
+    kept = (rows.permutations == np.arange(10)).all(axis=1)
+    plain = numbers < 8
+    np.testing.assert_array_equal(rows.dihedrals[plain], numbers[plain])
+    assert kept[plain].all()
+    assert not rows.rows[plain].any()
+    assert not rows.columns[plain].any()
+    np.testing.assert_allclose(kept[~plain].mean(), 0.3, atol=0.04)
+    # Every visible grid keeps its border inside the canvas of its task, and reaches its edge somewhere.
+    for pair in asked.pairs:
+        group = STORE.pair_groups[pair]
+        members = STORE.pair_groups == group
+        shapes = STORE.pair_shapes[members].astype(np.int64).reshape(-1, 2, 2)
+        shapes[STORE.pair_tests[members] >= 0, 1] = 0
+        height, width = shapes.max(axis=(0, 1))
+        mine = rows[np.flatnonzero(rows.pairs == pair)]
+        turned = TRANSPOSES[mine.dihedrals]
+        ends = mine.rows + np.where(turned, width, height), mine.columns + np.where(turned, height, width)
+        assert max(map(np.max, ends)) == max(STORE.groups[group].side - 1, height, width)
+        assert min(mine.rows.min(), mine.columns.min()) == 0
+    again, _ = voting_views(STORE, 11, own_colours=0.3, seed=5)
+    for name in ("dihedrals", "permutations", "rows", "columns"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(rows[np.flatnonzero(numbers < 11)], name))
+    others, _ = voting_views(STORE, 403, own_colours=0.3, seed=6)
+    assert not np.array_equal(others.permutations, rows.permutations)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 15, 16])

@@ -47,7 +47,7 @@ BASE: Overrides = {
         "optimiser": "adam_atan2",
         "lr": 4e-4,
         "warmup_steps": 50,
-        "colours_from": 0,
+        "own_colours": 0.0,
     },
     "log": {"track": "none"},
 }
@@ -70,8 +70,8 @@ ARMS: dict[str, Overrides] = {
     "muon-1e-3": shared(optimiser="muon", lr=1e-3),
     "muon-2e-3": shared(optimiser="muon", lr=2e-3),
     "muon-4e-3": shared(optimiser="muon", lr=4e-3),
-    "muon-late-colours": shared(optimiser="muon", lr=2e-3, colours_from=1000),
-    "muon-no-colours": shared(optimiser="muon", lr=2e-3, colours_from=10**9),
+    "muon-own-colours": shared(optimiser="muon", lr=2e-3, own_colours=0.7),
+    "muon-no-colours": shared(optimiser="muon", lr=2e-3, own_colours=1.0),
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }

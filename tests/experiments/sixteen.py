@@ -24,7 +24,7 @@ from arc_trm.trainer import Trainer
 from data_prep.store import load
 
 TASKS = 16
-BASE: Overrides = {"train": {"precision": "bf16", "warmup_steps": 50, "lr_min_ratio": 1.0, "colours_from": 10**9}}
+BASE: Overrides = {"train": {"precision": "bf16", "warmup_steps": 50, "lr_min_ratio": 1.0, "own_colours": 1.0}}
 
 
 def overrides(words: list[str]) -> Overrides:
@@ -55,7 +55,7 @@ def main() -> None:
         groups=small[:: len(small) // TASKS][:TASKS],
         side=store.groups[small[0]].side,
         task_rows=config.model.embedding_rows == "task",
-        colours_from=config.train.colours_from,
+        own_colours=config.train.own_colours,
     )
     parts = [Part(source, source.batch_size)]
     compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
