@@ -4,10 +4,12 @@ A data setting says which canvas and recipe, a variant what differs from it. Whe
 code disagree, the data settings follow the published commands and the variant `paper` follows the text.
 """
 
+import difflib
 from dataclasses import replace
 from typing import Any
 
 from arc_trm.config import RunConfig
+from data_prep.files import InputError
 
 # Overrides per section of RunConfig: {"model": {"layers": 4}, …}.
 Overrides = dict[str, dict[str, Any]]
@@ -166,6 +168,18 @@ def _presets() -> dict[str, RunConfig]:
 
 
 PRESETS: dict[str, RunConfig] = _presets()
+
+
+def preset(name: str) -> RunConfig:
+    """The preset of that name; raises InputError, with the names that are near it, when there is none."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise InputError(
+            f"found {name!r}, expected a preset: {hint}DATA or DATA-VARIANT with DATA of {', '.join(DATA)} "
+            f"and VARIANT of {', '.join(VARIANTS)}"
+        )
+    return PRESETS[name]
 
 
 def describe(name: str) -> str:

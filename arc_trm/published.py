@@ -1,38 +1,33 @@
 """Published TRM and HRM weights: import them as an export, and write an export as they had it, bit for bit.
 
-python -m arc_trm.published import STEP --out exports/arc1    a published checkpoint becomes an export
-python -m arc_trm.published export exports/arc1 --out STEP    an export becomes a published checkpoint
+python -m arc_trm.published import STEP arc1 --out exports/arc1    a published checkpoint becomes an export
+python -m arc_trm.published export exports/arc1 --out STEP         an export becomes a published checkpoint
+
+Which model a checkpoint is of is said by a preset of `arc_trm.train`, such as `sudoku-att`: tensors do not show all.
 """
 
 import argparse
 import io
-import math
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import torch
 from torch import Tensor
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, Export, read_export, write_export
-from arc_trm.config import HaltingConfig, HaltingRule, ModelConfig
-from arc_trm.layers import swiglu_width
+from arc_trm.config import ModelConfig
 from arc_trm.model import RecursiveModel
-from data_prep.files import InputError, file_digest, read_json, refuse_input, run_program, write_atomic
+from arc_trm.presets import preset
+from data_prep.files import InputError, command_line, file_digest, read_json, refuse_input, run_program, write_atomic
 from data_prep.store import load
 
 PUZZLE_TABLE = "puzzle_emb.weights"
 # What may stand in front of every tensor name: the compiled loss head, the loss head, the bare model.
 KEY_PREFIXES = ("_orig_mod.model.inner.", "model.inner.", "_orig_mod.inner.", "inner.", "_orig_mod.", "model.", "")
-
-# Tokens of the published tasks' canvases by vocabulary: ARC, Sudoku, Maze.
-CANVAS_TOKENS = {12: 900, 11: 81, 6: 900}
-SUDOKU_VOCABULARY = 11
-PREFIX = 16
 BLOCK_NAMES = {"mix_features.gate_up": "mlp.gate_up_proj", "mix_features.down": "mlp.down_proj"}
 MIXER_NAMES = {
     "attention": {"mix_tokens.qkv": "self_attn.qkv_proj", "mix_tokens.out": "self_attn.o_proj"},
@@ -41,14 +36,6 @@ MIXER_NAMES = {
 # The first name in a list of puzzle names: row 0 of the table, which no puzzle trains.
 BLANK = "<blank>"
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-# What tensors cannot show, so that it may be said; otherwise it is assumed as published.
-SIZES = {
-    "heads": "attention heads",
-    "seq_len": "tokens of the canvas",
-    "prefix": "positions in front of the canvas",
-    "latent_steps": "updates of z in a latent recursion (n)",
-    "deep_steps": "latent recursions in a deep recursion (T)",
-}
 
 
 # Names --------------------------------------------------------------------------------------------------------------
@@ -132,117 +119,32 @@ def to_published(model: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, T
     return tensors | dict(zip(initial_names(model), state["initial"], strict=True))
 
 
-# Settings behind tensors ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Deduced:
-    """The configuration that tensors show, and the names of those settings that they cannot show."""
-
-    model: ModelConfig
-    halting: HaltingConfig
-    assumed: tuple[str, ...]
-
-
-def deduce(tensors: Mapping[str, Tensor], where: str, given: Mapping[str, int] | None = None) -> Deduced:
-    """The configuration behind published tensors (bare names): sizes as `given`, from shapes, or as published.
-
-    Raises InputError when they hold no network that we know, or one that the given sizes do not fit.
-    """
-    try:
-        return _deduce(tensors, where, given or {})
-    except KeyError as error:
-        raise InputError(f"{where}: no tensor {error.args[0]!r}, expected a published TRM or HRM") from error
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def _deduce(tensors: Mapping[str, Tensor], where: str, given: Mapping[str, int]) -> Deduced:
-    low, high = _layers(tensors, "L_level"), _layers(tensors, "H_level")
-    hrm, direct = bool(low and high), not low
-    vocabulary, hidden = tensors["embed_tokens.embedding_weight"].shape
-    block = f"{'H' if direct else 'L'}_level.layers.0."
-    width = tensors[PUZZLE_TABLE].shape[1] if PUZZLE_TABLE in tensors else 0
-    prefix = math.ceil(width / hidden) if hrm or direct else PREFIX
-    latents = sum(re.fullmatch(r"L\d+_init", name) is not None for name in tensors)
-    sizes: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "hidden": hidden,
-        "layers": high if direct else low,
-        "answer_layers": high if hrm else 0,
-        "expansion": _expansion(hidden, tensors[f"{block}mlp.down_proj.weight"].shape[1]),
-        "recursion": "direct" if direct else _recursion(tensors, latents),
-        "latents": latents,
-        "latent_steps": 2 if hrm else 6 if vocabulary == SUDOKU_VOCABULARY else 4,
-        "deep_steps": 1 if direct else 2 if hrm else 3,
-        "gradient_updates": 2 if hrm else 0,
-        "puzzle_width": width,
-        "tied_embedding": torch.equal(tensors["embed_tokens.embedding_weight"], tensors["lm_head.weight"]),
-    }
-    sizes |= {**_positions(tensors, block, prefix, where), **given}
-    seen = {"seq_len"} if sizes["mixer"] == "mlp" else set()
-    assumed = SIZES.keys() - seen - given.keys()
-    rule: HaltingRule = "q_learning" if hrm or direct else "correctness"
-    return Deduced(ModelConfig(**sizes), HaltingConfig(rule=rule, continue_loss=hrm), tuple(sorted(assumed)))
-
-
-def _layers(tensors: Mapping[str, Tensor], level: str) -> int:
-    """How many layers the network `level` has."""
-    found = (re.match(rf"{level}\.layers\.(\d+)\.", name) for name in tensors)
-    return max((int(match[1]) + 1 for match in found if match), default=0)
-
-
-def _recursion(tensors: Mapping[str, Tensor], latents: int) -> str:
-    if latents:
-        return "multi_scale_latent"
-    return "answer_and_latent" if "H_init" in tensors else "single_latent"
-
-
-def _expansion(size: int, width: int) -> float:
-    """The published expansion 4 where it gives this inner width, else one that does."""
-    return 4.0 if swiglu_width(size, 4.0) == width else 1.5 * width / size
-
-
-def _positions(tensors: Mapping[str, Tensor], block: str, prefix: int, where: str) -> dict[str, Any]:
-    """Mixer, heads, canvas and prefix; only the token MLP shows the sum of the last two."""
-    hidden = tensors["embed_tokens.embedding_weight"].shape[1]
-    tokens = CANVAS_TOKENS.get(tensors["embed_tokens.embedding_weight"].shape[0], 900)
-    mixing = tensors.get(f"{block}mlp_t.down_proj.weight")
-    if mixing is not None:
-        length = mixing.shape[0]
-        tokens = tokens if prefix <= length - tokens <= 4 * PREFIX else length - prefix
-        return {"mixer": "mlp", "heads": 1, "seq_len": tokens, "prefix": length - tokens}
-    rows = tensors[f"{block}self_attn.qkv_proj.weight"].shape[0]
-    heads = [h for h in (8, 12, 4, 2, 1, 16, 6, 3) if h <= hidden and 3 * h * (hidden // h) == rows]
-    if not heads:
-        raise InputError(f"{where}: {block}self_attn.qkv_proj.weight has {rows} rows for a width of {hidden}")
-    return {"mixer": "attention", "heads": heads[0], "seq_len": tokens, "prefix": prefix}
-
-
 # Import -------------------------------------------------------------------------------------------------------------
 
 
 def import_checkpoint(arguments: argparse.Namespace) -> int:
     """Write a published checkpoint as our export."""
     path: Path = arguments.checkpoint
+    asked = preset(arguments.preset)
     tensors, prefix = read_published(path)
-    given = {name: size for name in SIZES if (size := getattr(arguments, name)) is not None}
-    asked = deduce(tensors, str(path), given)
+    # The published multi-scale member has six latents, of which it updates n.
+    latents = sum(re.fullmatch(r"L\d+_init", name) is not None for name in tensors)
+    model = replace(asked.model, latents=latents)
     dtypes = {name: str(tensor.dtype) for name, tensor in tensors.items() if tensor.dtype != torch.float32}
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
             raise InputError(f"{path}: {name} is {dtype}, expected one of {', '.join(DTYPES)}")
     table = tensors.pop(PUZZLE_TABLE, None)
-    width = asked.model.puzzle_width
+    width = model.puzzle_width
     if table is not None and table.shape[1:] != (width,):
         found, expected = list(table.shape), [len(table), width]
         raise InputError(f"{path}: {PUZZLE_TABLE} has shape {found}, the asked model has {expected}")
-    weights = from_published(asked.model, tensors, str(path))
+    weights = from_published(model, tensors, str(path))
     names = _identifiers(arguments.identifiers, table)
     facts = {
         "source": path.name,
         "source_sha256": file_digest(path),
-        "assumed": list(asked.assumed),
+        "preset": arguments.preset,
         "published": {"key_prefix": prefix, "dtypes": dtypes},
     }
     trained = () if arguments.training_tasks is None else load(arguments.training_tasks).training_digests()
@@ -250,12 +152,10 @@ def import_checkpoint(arguments: argparse.Namespace) -> int:
     mean = torch.zeros(width) if table is None else _mean(table.float(), names)
     kept = None if table is None or arguments.no_table else table.float()
     kept_names = None if kept is None else names
-    write_export(arguments.out, Export(asked.model, asked.halting, weights, mean, trained, kept, kept_names, facts))
-    for name in asked.assumed:
-        print(f"assumed {name} {getattr(asked.model, name)}: the tensors cannot show it")
+    write_export(arguments.out, Export(model, asked.halting, weights, mean, trained, kept, kept_names, facts))
     count = sum(tensor.numel() for name, tensor in weights.items() if name != "initial")
     rows = 0 if kept is None else len(kept)
-    print(f"wrote {arguments.out}: {asked.model.recursion}, {count:,} parameters, {rows:,} puzzle embeddings")
+    print(f"wrote {arguments.out}: {model.recursion}, {count:,} parameters, {rows:,} puzzle embeddings")
     return 0
 
 
@@ -338,17 +238,16 @@ def export_checkpoint(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(prog="python -m arc_trm.published", description=(__doc__ or "").splitlines()[0])
+    result = command_line("arc_trm.published", __doc__)
     commands = result.add_subparsers(required=True, metavar="COMMAND")
     one = commands.add_parser("import", help="turn a published checkpoint into an export")
     one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="torch file of named tensors")
+    one.add_argument("preset", metavar="PRESET", help="the model that it is of, as for training: arc1, sudoku-att …")
     one.add_argument("--out", type=Path, required=True, metavar="DIR", help="export folder to write")
     one.add_argument("--identifiers", type=Path, metavar="FILE", help="identifiers.json: the name of every puzzle")
     dataset = "a dataset that holds what it was trained on, so that seen tasks are told from unseen ones (unknown)"
     one.add_argument("--training-tasks", type=Path, metavar="DIR", help=dataset)
     one.add_argument("--no-table", action="store_true", help="keep only the mean of the puzzle embeddings")
-    for name, meaning in SIZES.items():
-        one.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning)
     one.set_defaults(run=import_checkpoint)
     one = commands.add_parser("export", help="turn an export into a published checkpoint")
     one.add_argument("folder", type=Path, metavar="DIR", help="export or run folder")

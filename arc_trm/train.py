@@ -8,7 +8,6 @@ The first word is a preset, `<data>[-<variant>]`; every setting of it can be ove
 `accelerate launch`, `python -m arc_trm.train` runs one process.
 """
 
-import difflib
 import sys
 import textwrap
 import time
@@ -23,7 +22,7 @@ from arc_trm import run
 from arc_trm.batches import open_training_data
 from arc_trm.config import RunConfig, check_config
 from arc_trm.device import compile_or_explain, describe_device, make_accelerator
-from arc_trm.presets import DATA, PRESETS, VARIANTS, describe
+from arc_trm.presets import DATA, VARIANTS, describe, preset
 from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
 from data_prep.files import MANIFEST, InputError, file_digest, run_program
@@ -81,14 +80,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         print(help_text())
         raise SystemExit(0 if argv else 2)
     name, *rest = argv
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise InputError(
-            f"found {name!r}, expected a preset first: {hint}DATA or DATA-VARIANT with DATA of {', '.join(DATA)} "
-            f"and VARIANT of {', '.join(VARIANTS)}"
-        )
-    settings = {field.name: getattr(PRESETS[name], field.name) for field in fields(RunConfig)}
+    settings = {field.name: getattr(preset(name), field.name) for field in fields(RunConfig)}
     default = Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
     arguments = tyro.cli(Arguments, default=default, args=rest, prog=f"{PROGRAM} {name}", description=describe(name))
     check_config(arguments.config)

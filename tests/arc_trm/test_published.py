@@ -7,46 +7,44 @@ import pytest
 import torch
 
 from arc_trm.checkpoint import Export, read_export, write_export
-from arc_trm.config import HaltingConfig
+from arc_trm.config import HaltingConfig, RunConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.presets import PRESETS
-from arc_trm.published import PUZZLE_TABLE, deduce, from_published, initial_names, main, state_shapes, to_published
+from arc_trm.published import PUZZLE_TABLE, from_published, initial_names, main
 from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store, save
-from tests.arc_trm.reference import prefix_of
 from tests.data_prep.material import random_task
+from tests.golden.models import from_settings
 from tests.golden.other_sizes import BASE, MODELS, SEEDS, golden_tensors, random_weights
 
 
 def published(name, seed=3):
-    """(bare tensors, configuration) of a published checkpoint, its fixed states in bf16 as a bf16 run leaves them."""
+    """Bare tensors of a published checkpoint, its fixed states in bf16 as a bf16 run leaves them."""
     arch, changes = MODELS[name]
     config = BASE | changes
     weights = random_weights(arch, config, torch.Generator().manual_seed(seed))
     noisy = {key: value.float() + 1e-3 * torch.rand_like(value.float()) for key, value in weights.items()}
-    return {key: value.bfloat16() if "_init" in key else value for key, value in noisy.items()}, config
+    return {key: value.bfloat16() if "_init" in key else value for key, value in noisy.items()}
 
 
-def options(config):
-    """What the tensors of that configuration cannot show."""
-    shown = {"heads": "num_heads", "seq_len": "seq_len", "latent_steps": "L_cycles", "deep_steps": "H_cycles"}
-    sizes = {option: config[name] for option, name in shown.items() if name in config}
-    if "L_cycles" not in config:
-        sizes["deep_steps"] = 1
-    return [
-        text for k, v in {**sizes, "prefix": prefix_of(config)}.items() for text in (f"--{k.replace('_', '-')}", str(v))
-    ]
+@pytest.fixture(autouse=True)
+def small_presets(monkeypatch):
+    """The small models as presets."""
+    for name, (arch, changes) in MODELS.items():
+        model, halting = from_settings(arch, BASE | changes, name)
+        model = replace(model, latents=0, latent_steps=max(1, model.latent_steps))  # of direct prediction it is 0
+        monkeypatch.setitem(PRESETS, name, RunConfig(model=model, halting=halting))
 
 
 @pytest.mark.parametrize("prefix", ["_orig_mod.model.inner.", "model.inner.", "inner.", ""])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_checkpoint_goes_through_our_export_bit_for_bit(tmp_path, name, prefix):
-    tensors, config = published(name)
+    tensors = published(name)
     names = ["<blank>", *(f"task|||t{i}|||0123456789" for i in range(1, BASE["num_puzzle_identifiers"]))]
     torch.save({prefix + key: value for key, value in tensors.items()}, tmp_path / "step_7")
     (tmp_path / "identifiers.json").write_text(json.dumps(names))
-    given = ["--identifiers", str(tmp_path / "identifiers.json"), *options(config)]
-    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *given]) == 0
+    given = ["--identifiers", str(tmp_path / "identifiers.json")]
+    assert main(["import", str(tmp_path / "step_7"), name, "--out", str(tmp_path / "ours"), *given]) == 0
 
     export = read_export(tmp_path / "ours")
     assert export.puzzle_names == tuple(names)
@@ -70,8 +68,7 @@ def test_an_imported_model_computes_the_golden_logits(tmp_path, name):
     golden = golden_tensors(arch, BASE | changes, SEEDS[name])
     bare = {k.removeprefix("param/"): v.float() for k, v in golden.items() if k.startswith("param/")}
     torch.save(bare, tmp_path / "step_1")
-    given = options(BASE | MODELS[name][1])
-    assert main(["import", str(tmp_path / "step_1"), "--out", str(tmp_path / "ours"), *given]) == 0
+    assert main(["import", str(tmp_path / "step_1"), name, "--out", str(tmp_path / "ours")]) == 0
     export = read_export(tmp_path / "ours")
     model = RecursiveModel(export.model)
     model.load_state_dict(export.weights)
@@ -82,75 +79,41 @@ def test_an_imported_model_computes_the_golden_logits(tmp_path, name):
     assert torch.allclose(output.logits, golden["train/step1/logits"], atol=2e-4)
 
 
-def full_size(name):
-    """Tensors of a preset at its full size that take no memory; the head differs from the token embedding."""
-    model = PRESETS[name].model
-    state = {key: torch.zeros(()).expand(shape) for key, shape in state_shapes(model).items()}
-    if "output_head.weight" in state:
-        state["output_head.weight"] = torch.ones(()).expand(state["output_head.weight"].shape)
-    return to_published(model, state) | {PUZZLE_TABLE: torch.zeros(()).expand(1001, model.puzzle_width)}
+def test_all_latents_of_the_published_code_are_kept(tmp_path):
+    torch.save(published("many"), tmp_path / "step_7")
+    assert main(["import", str(tmp_path / "step_7"), "many", "--out", str(tmp_path / "ours")]) == 0
+    model = read_export(tmp_path / "ours").model
+    assert (model.latents, model.latent_steps) == (6, 4)
+    assert initial_names(model) == ("H_init", *(f"L{i}_init" for i in range(1, 7)))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [f"arc1{variant}" for variant in ("", "-mlp", "-singlez", "-hrm", "-direct", "-tied", "-4layers")]
-    + [f"{name}{variant}" for name in ("sudoku", "maze") for variant in ("", "-att", "-mlp")],
-)
-def test_the_published_models_are_recognised_by_their_tensors(name):
-    deduced, asked = deduce(full_size(name), "here"), PRESETS[name]
-    differing = {"latent_steps": asked.model.latent_steps, "heads": asked.model.heads}
-    assert replace(deduced.model, **differing) == asked.model
-    assert deduced.halting == asked.halting
-    if "4layers" not in name:
-        assert deduced.model.latent_steps == asked.model.latent_steps or asked.model.recursion == "direct"
-    if asked.model.mixer == "attention":
-        assert deduced.model.heads == asked.model.heads
-
-
-def test_multi_scale_latents_are_counted():
-    tensors = full_size("sudoku-multiz")
-    assert deduce(tensors, "here").model.latents == 6
-    assert initial_names(PRESETS["sudoku-multiz"].model) == ("H_init", *(f"L{i}_init" for i in range(1, 7)))
-
-
-def import_error(tmp_path, tensors, *arguments):
+def import_error(tmp_path, tensors, *arguments, preset="att"):
     torch.save(tensors, tmp_path / "step_7")
     with pytest.raises(InputError) as caught:
-        main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *arguments])
+        main(["import", str(tmp_path / "step_7"), preset, "--out", str(tmp_path / "ours"), *arguments])
     assert not (tmp_path / "ours").exists()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("preset", "message"),
     [
-        (["--heads", "5"], "o_proj.weight has shape [42, 42], the asked model has [42, 40]"),
-        (["--prefix", "1"], "puzzle_width 53 does not fit 1 positions of 42 numbers"),
+        ("one", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 22]"),
+        ("arc1", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 512]"),
+        ("at", "found 'at', expected a preset: did you mean att? DATA or DATA-VARIANT"),
     ],
 )
-def test_other_sizes_than_asked_are_refused_with_both_shapes(tmp_path, arguments, message):
-    assert message in import_error(tmp_path, published("att")[0], *arguments)
-
-
-def test_an_embedding_wider_than_the_published_prefix_is_one_line_until_its_prefix_is_given(tmp_path):
-    tensors, config = published("att")
-    wide = tensors | {PUZZLE_TABLE: torch.ones(7, 17 * 42)}
-    assert "step_7: puzzle_width 714 does not fit 16 positions of 42 numbers" in import_error(tmp_path, wide)
-    given = options(config)
-    given[given.index("--prefix") + 1] = "17"
-    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *given]) == 0
-    assert read_export(tmp_path / "ours").model.prefix == 17
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, preset, message):
+    assert message in import_error(tmp_path, published("att"), preset=preset)
 
 
 def test_names_must_fit_the_table(tmp_path):
     (tmp_path / "names.json").write_text('["<blank>", "a"]')
-    message = import_error(tmp_path, published("att")[0], "--identifiers", str(tmp_path / "names.json"))
+    message = import_error(tmp_path, published("att"), "--identifiers", str(tmp_path / "names.json"))
     assert "2 names for a puzzle table of 7 rows" in message
     (tmp_path / "names.json").write_text('{"a": 1}')
-    assert "expected a list" in import_error(
-        tmp_path, published("att")[0], "--identifiers", str(tmp_path / "names.json")
-    )
+    assert "expected a list" in import_error(tmp_path, published("att"), "--identifiers", str(tmp_path / "names.json"))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +124,10 @@ def test_names_must_fit_the_table(tmp_path):
             lambda t: {k: v for k, v in t.items() if k != "q_head.bias"},
             "q_head.bias has shape none, the asked model has [2]",
         ),
-        (lambda t: {k: v for k, v in t.items() if "level" not in k}, "no tensor 'H_level.layers.0"),
+        (
+            lambda t: {k: v for k, v in t.items() if "level" not in k},
+            "L_level.layers.0.mlp.down_proj.weight has shape none",
+        ),
         (lambda t: {k: v for k, v in t.items() if "embed" not in k}, "no published TRM or HRM"),
         (lambda t: {("" if "q_head" in k else "inner.") + k: v for k, v in t.items()}, "does not begin with 'inner.'"),
         (lambda t: t | {"lm_head.weight": t["lm_head.weight"].double()}, "lm_head.weight is torch.float64"),
@@ -171,7 +137,7 @@ def test_names_must_fit_the_table(tmp_path):
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path, change, message):
-    assert message in import_error(tmp_path, change(published("att")[0]))
+    assert message in import_error(tmp_path, change(published("att")))
 
 
 class Payload:
@@ -190,31 +156,28 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
     (tmp_path / "step_7").write_bytes(b"no zip file")
     for name in ("step_7", "nowhere"):
         with pytest.raises(InputError, match=f"{name}: cannot read as a torch file"):
-            main(["import", str(tmp_path / name), "--out", str(tmp_path / "ours")])
+            main(["import", str(tmp_path / name), "att", "--out", str(tmp_path / "ours")])
 
 
-def test_import_says_what_it_assumed_and_can_leave_the_table_out(tmp_path, capsys):
-    tensors, config = published("mixer")
+def test_import_can_leave_the_table_out(tmp_path, capsys):
+    tensors = published("mixer")
     torch.save(tensors, tmp_path / "step_7")
-    given = ["--prefix", "3", "--seq-len", "11", "--no-table"]
-    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *given]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines[:-1]] == ["deep_steps", "heads", "latent_steps"]
-    assert lines[-1].endswith("0 puzzle embeddings")
+    assert main(["import", str(tmp_path / "step_7"), "mixer", "--out", str(tmp_path / "ours"), "--no-table"]) == 0
+    assert capsys.readouterr().out.endswith("0 puzzle embeddings\n")
     export = read_export(tmp_path / "ours")
     assert export.puzzle_table is None
     assert export.puzzle_names is None
+    assert export.facts["preset"] == "mixer"
     assert (export.training_tasks, export.training_known) == ((), False)
     assert torch.allclose(export.puzzle_mean, tensors[PUZZLE_TABLE][1:].mean(0))
-    assert config["seq_len"] == export.model.seq_len
 
 
 def test_a_dataset_says_what_a_checkpoint_was_trained_on(tmp_path):
     store = build_store([TaskEntry.all_pairs(random_task(seed, str(seed))) for seed in range(3)], 0, 0)
     save(store, tmp_path / "data")
-    torch.save(published("mixer")[0], tmp_path / "step_7")
-    said = ["--prefix", "3", "--seq-len", "11", "--training-tasks", str(tmp_path / "data")]
-    assert main(["import", str(tmp_path / "step_7"), "--out", str(tmp_path / "ours"), *said]) == 0
+    torch.save(published("mixer"), tmp_path / "step_7")
+    said = ["--training-tasks", str(tmp_path / "data")]
+    assert main(["import", str(tmp_path / "step_7"), "mixer", "--out", str(tmp_path / "ours"), *said]) == 0
     export = read_export(tmp_path / "ours")
     assert (export.training_tasks, export.training_known) == (store.training_digests(), True)
 

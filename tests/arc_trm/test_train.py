@@ -122,7 +122,7 @@ def test_without_a_word_the_help_is_printed_and_the_status_is_2(capsys: pytest.C
     ("argv", "said"),
     [
         (["arc1-smal", "--data", "x", "--out", "y"], "did you mean arc1-small"),
-        (["--data", "x", "arc1"], "found '--data', expected a preset first: .*DATA of arc1, arc2, sudoku, maze"),
+        (["--data", "x", "arc1"], "found '--data', expected a preset: .*DATA of arc1, arc2, sudoku, maze"),
         (["arc1", "--data", "x", "--out", "y", "--log.every", "0"], "log.every: found 0, expected at least 1"),
         (["arc1", "--data", "x", "--out", "y", "--train.ema", "1.5"], "train.ema: found 1.5, expected 0 to 1"),
         (["arc1", "--data", "x", "--out", "y", "--train.lr", "nan"], "train.lr: found nan, expected at least 0"),
