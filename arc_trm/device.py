@@ -4,12 +4,16 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -236,3 +240,89 @@ def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "i
         return model
     print("note: compiling, which takes a minute or so for every canvas size", file=sys.stderr)
     return compiled(model, backend)
+
+
+class OutOfTime(BaseException):
+    """Compiling took too long; like KeyboardInterrupt no `Exception`, so that no compiler takes it for its own."""
+
+
+@contextmanager
+def interrupted_when(over: Callable[[], bool]) -> Iterator[None]:
+    """Raise OutOfTime within this context, at most half a second after `over` has become true.
+
+    By a timer's signal, which reaches Python code (and most of a compiler is, or waits for other programs) in the main
+    thread only. Another thread could not be ended, and another process would have to import and trace everything again.
+    """
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if over():
+            raise OutOfTime
+
+    old = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # again and again: a callback somewhere may swallow an exception
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+def compile_within(
+    pieces: Iterable[Callable[[], object]],
+    left: Callable[[], float],
+    now: Callable[[], float] = time.monotonic,
+    trial: Callable[[], str | None] = lambda: None,
+) -> int:
+    """Compile what `pieces` of work run, as long as that pays and seconds are `left`; how many of them are compiled.
+
+    First `trial` says in a line why nothing can be compiled here, or None (see `compile_failure`). A piece runs a
+    compiled model and waits for the device; nothing that it does may last. From then on what is compiled runs so, all
+    else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether the compiled
+    model is faster here; where it is not, nothing stays compiled.
+    """
+    done, last = 0, 0.0
+    torch.compiler.set_stance("force_eager")
+    if threading.current_thread() is not threading.main_thread():
+        return 0
+    try:
+        with _compiling(), interrupted_when(lambda: left() <= 0):
+            failure = trial()
+    except OutOfTime:
+        return 0
+    if failure is not None:
+        print(NOT_COMPILED.format(failure), file=sys.stderr)
+        return 0
+    for piece in pieces:
+        eager = 0.0 if done else _warm_seconds(piece, now)
+        if left() <= last:
+            break
+        began = now()
+        try:
+            with _compiling(), interrupted_when(lambda: left() <= 0):
+                piece()
+        except OutOfTime:
+            break
+        last = now() - began
+        if done == 0:
+            with torch.compiler.set_stance("eager_on_recompile"):
+                if _warm_seconds(piece, now) >= eager:
+                    return 0
+        done += 1
+    torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
+    return done
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Let torch compile, and the backward pass at once too, not in a thread of autograd's that no signal reaches."""
+    from torch._functorch import config as autograd_config  # here, because it takes long to import
+
+    with torch.compiler.set_stance("default"), autograd_config.patch(force_non_lazy_backward_lowering=True):
+        yield
+
+
+def _warm_seconds(piece: Callable[[], object], now: Callable[[], float]) -> float:
+    piece()
+    began = now()
+    piece()
+    return now() - began

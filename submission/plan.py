@@ -146,9 +146,9 @@ class Unit(NamedTuple):
 # A first vote of every output, before anything is adapted or compiled, may take this share of the time.
 FIRST_SHARE = 0.25
 # Compiling may take this share of the time that is left when it begins, and is not tried where that is less than a
-# graph takes on a slow machine.
+# graph takes on an ordinary machine.
 COMPILE_SHARE = 0.15
-COMPILE_LEAST = 90.0
+COMPILE_LEAST = 30.0
 # The vote half-way through the adaptation may take at most this share of the whole time.
 HALF_WAY_SHARE = 0.02
 # Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.

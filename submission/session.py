@@ -1,5 +1,6 @@
 """One run of solving: adapt an exported model, let its answers vote in passes, keep file and state up to date."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.config import RunConfig
-from arc_trm.device import NOT_COMPILED, agreed_values, compile_failure, make_accelerator
+from arc_trm.device import agreed_values, compile_failure, compile_within, make_accelerator
 from arc_trm.predict import Predictor, Voter
 from arc_trm.run import MetricLog, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
@@ -250,30 +251,22 @@ class Session:
     # --- adaptation ----------------------------------------------------------------------------------------------
 
     def compile(self, unit: Unit) -> None:
-        """Compile what the run is going to do most, a kind of work at a time, as far as the time for it allows.
-
-        Nothing that it does lasts. From then on what is compiled runs so, all else runs as it is, and nothing is ever
-        compiled again (torch's stance).
-        """
-        end, last, done, trainer = self.plan.now() + unit.seconds, 0.0, 0, self.trainer
+        """Compile what the run is going to do most, as far as that pays within the time given to it."""
+        end, trainer = self.plan.now() + unit.seconds, self.trainer
         largest = self.rows_of(0, min(LARGEST_PASS, self.schedule.puzzles))
         predictor = trainer.predictor()
         once = replace(predictor, halting=replace(predictor.halting, max_supervision_steps=2))
         pieces = [partial(trainer.rehearse, [work]) for work in trainer.work]
         pieces += [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
-        failure = compile_failure(self.accelerator.device)
         with self.file.tolerated("compiling, going on without"):
-            for piece in [] if failure else pieces:
-                began = self.plan.now()
-                if self.stop() or self.plan.left(end) <= last:
-                    break
-                with torch.compiler.set_stance("default"):
-                    piece()
-                done, last = done + 1, self.plan.now() - began
-        torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
-        if self.accelerator.is_main_process:
-            found = NOT_COMPILED.format(failure) if failure else f"note: compiled {done} of {len(pieces)} kinds of work"
-            print(found, file=sys.stderr)
+            done = compile_within(
+                pieces,
+                lambda: -math.inf if self.stop() else self.plan.left(end),
+                self.plan.now,
+                partial(compile_failure, self.accelerator.device),
+            )
+            if self.accelerator.is_main_process:
+                print(f"note: compiled {done} of {len(pieces)} kinds of work", file=sys.stderr)
         self.schedule.compiled()
 
     def adapt(self, unit: Unit) -> None:

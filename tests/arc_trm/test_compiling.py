@@ -1,6 +1,9 @@
 """torch.compile: whole graphs, one for every canvas size, none later; eager with one line where it cannot be."""
 
+import signal
 import subprocess
+import threading
+import time
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache
 
 from arc_trm.config import ModelConfig
-from arc_trm.device import compile_failure, compile_or_explain
+from arc_trm.device import compile_failure, compile_or_explain, compile_within
 from arc_trm.model import RecursiveModel
 
 CPU = torch.device("cpu")
@@ -108,3 +111,117 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch, capsys):
     torch._dynamo.reset()
     with fresh_cache():
         assert "compiler" in compile_failure(CPU)
+
+
+class Clock:
+    """Time passes only where the tests say so."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def work(clock: Clock, compiled: float, eager: float = 3.0):
+    """A compiled function, and a piece of work that takes so many seconds as the stance of the moment has it."""
+    graphs: list[str] = []
+
+    def backend(module, inputs):
+        graphs.append("compiled")
+        clock.time += 20
+
+        def run(*values):
+            clock.time += compiled - eager
+            return module.forward(*values)
+
+        return run
+
+    function = torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
+
+    def piece(size: int = 5) -> None:
+        clock.time += eager
+        function(torch.zeros(size))
+
+    return piece, graphs
+
+
+@pytest.fixture
+def stance():
+    torch._dynamo.reset()
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def test_what_is_faster_is_compiled_and_nothing_else_ever(stance):
+    clock = Clock()
+    piece, graphs = work(clock, compiled=1.0)
+    pieces = [piece, lambda: piece(7)]
+    assert compile_within(pieces, lambda: 100 - clock(), clock) == 2
+    assert len(graphs) == 2
+    began = clock()
+    piece(5)
+    piece(7)
+    assert clock() - began == 2, "both run compiled"
+    piece(11)
+    assert clock() - began == 5, "another shape runs as it is"
+    assert len(graphs) == 2
+
+
+def test_the_trial_comes_first_within_the_time_and_says_why_nothing_is_compiled(stance, capsys):
+    clock = Clock()
+    piece, graphs = work(clock, compiled=1.0)
+    assert compile_within([piece], lambda: 100 - clock(), clock, lambda: "no compiler") == 0
+    assert capsys.readouterr().err == "note: running without torch.compile: no compiler\n"
+
+    def endless() -> str | None:
+        clock.time = 100
+        while True:  # until the time that is left is looked at
+            time.sleep(0.01)
+
+    assert compile_within([piece], lambda: 100 - clock(), clock, endless) == 0
+    piece()
+    assert not graphs
+
+
+def test_what_is_no_faster_is_left(stance):
+    clock = Clock()
+    piece, graphs = work(clock, compiled=3.5)
+    assert compile_within([piece, lambda: piece(7)], lambda: 100 - clock(), clock) == 0
+    began = clock()
+    piece()
+    assert clock() - began == 3
+    assert len(graphs) == 1, "the first graph has told enough"
+
+
+def test_what_may_not_fit_any_more_is_not_begun(stance):
+    clock = Clock()
+    piece, graphs = work(clock, compiled=1.0)
+    assert compile_within([piece, lambda: piece(7)], lambda: 40 - clock(), clock) == 1
+    assert len(graphs) == 1
+
+
+def test_compiling_that_takes_too_long_is_interrupted(stance):
+    """The compiler waits for ever, for an event that never comes."""
+    clock = Clock()
+
+    def backend(module, inputs):
+        clock.time += 1000
+        threading.Event().wait(100)
+        raise AssertionError("not interrupted")
+
+    function = torch.compile(lambda x: x + 1, backend=backend)
+    old = signal.getsignal(signal.SIGALRM)
+    assert compile_within([lambda: function(torch.zeros(5))], lambda: 100 - clock(), clock) == 0
+    assert signal.getsignal(signal.SIGALRM) is old
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert torch.equal(function(torch.zeros(5)), torch.ones(5)), "it runs as it is"
+
+
+def test_in_another_thread_nothing_is_compiled(stance):
+    """Because no signal could end it there."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(compile_within([lambda: 1 / 0], lambda: 100.0)))
+    thread.start()
+    thread.join()
+    assert found == [0]

@@ -48,8 +48,6 @@ def test_a_run_on_two_canvas_sizes_makes_few_graphs_and_none_after_compiling(
     with torch.compiler.set_stance("force_eager"):
         session.prepare()
         counters.clear()
-        session.compile(Unit(Kind.COMPILE, 0.0))
-        assert counters["stats"]["unique_graphs"] == 0, "without time nothing is compiled"
         session.compile(Unit(Kind.COMPILE, 300.0))
         made = counters["stats"]["unique_graphs"]
         assert len(session.trainer.work) == 2
