@@ -16,7 +16,7 @@ is; another order of additions may tip a close vote.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from arc_trm.checkpoint import read_export
@@ -51,16 +51,14 @@ def demo_tasks() -> list[Task]:
     return [task for task in pinned_corpus("arc1-evaluation").tasks if fits(task)]
 
 
-def unseen_task(training: Sequence[str]) -> Task:
-    """The task that the rule above chooses; `training` holds the lines of an export's training tasks."""
+def unseen_tasks(training: Sequence[str]) -> Iterator[Task]:
+    """The tasks, by id, of which the rule above takes the first; `training`: lines of an export's training tasks."""
     seen = {PairDigest.parse(text).pair for line in training for text in line.split()[1:]}
     tasks = sorted(pinned_corpus("arc2-training").tasks, key=lambda task: task.task_id)
     known = {task.task_id for task in demo_tasks()}
-    return next(
-        task
-        for task in tasks
-        if fits(task) and task.task_id not in known and not seen & {pair_digest(pair).pair for pair in task.pairs}
-    )
+    for task in tasks:
+        if fits(task) and task.task_id not in known and not seen & {pair_digest(pair).pair for pair in task.pairs}:
+            yield task
 
 
 def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *options: str) -> Path:
@@ -96,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     made.add_argument("--checkpoint", metavar="DIR", type=Path, default=SHIPPED, help="another export than the shipped")
     arguments = made.parse_args(argv)
     out, checkpoint = arguments.out, arguments.checkpoint
-    tasks, unseen = demo_tasks(), unseen_task(read_export(checkpoint).training_tasks)
+    tasks, unseen = demo_tasks(), next(unseen_tasks(read_export(checkpoint).training_tasks))
     make_folder(out / "unseen")
     print(f"{len(tasks)} tasks of ARC-AGI-1 evaluation fit the smallest canvas; the model knows their demonstrations")
     submission = solve_by_command(tasks, out, checkpoint, "--steps=0")

@@ -111,15 +111,15 @@ def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> tuple[f
     return loss / count, exact / count
 
 
-def votes(trainer: Trainer, store: ArcStore, views: int) -> dict[str, float]:
-    """Scores of the averaged weights' votes over the first `views` puzzles of every task."""
+def voted(trainer: Trainer, store: ArcStore, views: int) -> Tally:
+    """The averaged weights' votes over the first `views` puzzles of every task."""
     outputs, asked = outputs_of_store(store)
     tally = Tally(outputs)
     task_rows = trainer.config.model.embedding_rows == "task"
     voter = Voter(store, asked, 8, trainer.accelerator, windows=True, repeats=False, task_rows=task_rows)
     with trainer.averaged():
         voter.vote(trainer.predictor(), evaluation_rows(store, augmentations=views), tally, lambda done: None)
-    return tally_scores(tally, solutions_of(store))
+    return tally
 
 
 def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views: int) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views
             print(
                 name, {key: round(value, 4) if value is not None else None for key, value in point.items()}, flush=True
             )
-    scores = votes(trainer, store, views)
+    scores = tally_scores(voted(trainer, store, views), solutions_of(store))
     return {
         "arm": name, "seed": config.seed, "minutes": minutes, "steps": trainer.step,
         "step_seconds": float(np.median(step_seconds)), "views": views, "hidden": config.model.hidden, "curve": curve,

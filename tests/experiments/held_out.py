@@ -54,10 +54,10 @@ def answers(export: Export, store: ArcStore, rows: Rows) -> Iterator[tuple[float
     wanted = RowNames.of_owners(store.demonstration_digests())
     table, _ = carry_over(known, export.puzzle_table.float(), wanted, export.puzzle_mean.float())
     side = max(group.side for group in store.groups)
-    batches = ArcBatches(store, "cpu", side, None, True)
-    for chunk, valid in fixed_batches(rows, BATCH):
+    batches, size = ArcBatches(store, "cpu", side, None, True), min(BATCH, len(rows))
+    for chunk, valid in fixed_batches(rows, size):
         batch = batches.make(chunk)
-        state = model.initial_state(BATCH, side * side, torch.float32)
+        state = model.initial_state(size, side * side, torch.float32)
         for _ in range(export.halting.max_supervision_steps):
             output = model(state, batch.inputs, table[batch.puzzle_ids], batch.views)
             state = output.state

@@ -45,12 +45,12 @@ def test_the_rule_takes_all_tasks_that_fit() -> None:
 def test_the_unseen_task_shares_no_pair_with_the_training_tasks() -> None:
     training = read_export(demo.SHIPPED).training_tasks
     seen = {PairDigest.parse(text).pair for line in training for text in line.split()[1:]}
-    first = demo.unseen_task(training)
+    first = next(demo.unseen_tasks(training))
     assert not seen & {pair_digest(pair).pair for pair in first.pairs}
     assert first.task_id not in {task.task_id for task in demo.demo_tasks()}
     # One pair of it among the labels, and the next task is taken.
     line = f"{'0' * 64} {pair_digest(first.demonstrations[1])}"
-    assert demo.unseen_task([*training, line]).task_id > first.task_id
+    assert next(demo.unseen_tasks([*training, line])).task_id > first.task_id
 
 
 def test_the_shipped_export_knows_the_tasks_and_has_seen_no_pair_that_is_scored() -> None:
