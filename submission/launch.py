@@ -4,7 +4,7 @@
 
 In the competition's rerun the hidden tasks get the whole time budget. Otherwise the visible test file gets the
 rehearsal budget, and so does a rehearsal: public tasks that the checkpoint has not seen, solved and scored. Challenges
-and checkpoint are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Solving has
+and checkpoints are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Solving has
 the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
 """
 
@@ -26,7 +26,7 @@ import orjson
 from data_prep.files import MANIFEST, InputError, command_line, run_program, write_atomic
 from data_prep.progress import duration_text
 from submission import score
-from submission.inputs import find_challenges, is_rerun
+from submission.inputs import affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
 from submission.settings import whole
@@ -56,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
     root: Path = parser().parse_known_args(words)[0].root
     arguments, options = parser().parse_known_args([*note_bundle(root), *words])
+    if arguments.rehearsal_tasks is None:
+        arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
     gpus = working_gpus()
     print(f"{'rerun' if is_rerun() else 'not the rerun'}, {len(gpus)} GPUs that work", flush=True)
     launch = Launch(gpus, ["--input", str(root / "input"), "--profile", "competition", *options])
@@ -216,7 +218,8 @@ def parser() -> argparse.ArgumentParser:
     add("--root", metavar="DIR", type=Path, default=root, help="holds input/ and working/ (/kaggle)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("11h45m"), help="in the rerun (11h45m)")
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
-    add("--rehearsal-tasks", metavar="N", type=whole, default=120, help="public tasks to rehearse on (120); 0: none")
+    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
+    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
     return made
 
 

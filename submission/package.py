@@ -2,8 +2,9 @@
 
     python -m submission.package --checkpoint runs/arc1 --out bundle [--options "--votes 64"]
 
-The folder, a bundle, is flat: this project as a wheel, the exported checkpoint, the notebook, licences, and
-manifest.json with the SHA-256 of every file. Packing needs a checkout of the project; reading a bundle does not.
+The folder, a bundle, is flat: this project as a wheel, the exported checkpoints, the notebook, licences, and
+manifest.json with the SHA-256 of every file. `--checkpoint` may be given several times. Packing needs a checkout of
+the project; reading a bundle does not.
 """
 
 import os
@@ -72,24 +73,16 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle(folder, manifest)
 
 
-def write_bundle(checkpoint: Path, folder: Path, options: Sequence[str] = ()) -> Bundle:
-    """Write the bundle atomically; raises InputError where a part is missing or the checkpoint is not one for ARC.
+def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[str] = ()) -> Bundle:
+    """Write the bundle atomically; raises InputError where a part is missing, or as `read_checkpoints` does.
 
     `options` are words for submission.solve, which `submission.launch` adds to its own.
     """
-    # Here, because it takes torch, which reading a bundle does not need.
-    from arc_trm.checkpoint import read_export, standing_export
-
-    export, source = read_export(checkpoint), standing_export(checkpoint)
-    assert source is not None
-    if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
-        found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
-        raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
-    corpora = [f"  {corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
+    described, files = read_checkpoints(checkpoints)
     with tempfile.TemporaryDirectory(prefix="arc-trm-bundle.") as name:
         wheel = build_wheel(ROOT, Path(name))
-        parts = [wheel, ROOT / "notebooks" / NOTEBOOK, source / "export.json", source / "export.safetensors"]
-        files = {path.name: path.read_bytes() for path in parts}
+        files |= {path.name: path.read_bytes() for path in (wheel, ROOT / "notebooks" / NOTEBOOK)}
+    corpora = dict.fromkeys(f"  {corpus}" for checkpoint in described for corpus in checkpoint["corpora"])
     files["LICENCES.txt"] = "\n".join([LICENCES, *corpora, "", (ROOT / "LICENSE").read_text()]).encode()
     manifest = {
         "format": FORMAT,
@@ -97,10 +90,36 @@ def write_bundle(checkpoint: Path, folder: Path, options: Sequence[str] = ()) ->
         "package": __version__,
         "wheel": wheel.name,
         "options": list(options),
-        "checkpoint": {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks)},
+        "checkpoints": described,
     }
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
+
+
+def read_checkpoints(checkpoints: Sequence[Path]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """What the manifest says of the exports, and their files by their names in a bundle: export.json, export2.json, …
+
+    Raises InputError where there is none, where two are one, and for a model that is not for ARC.
+    """
+    # Here, because it takes torch, which reading a bundle does not need.
+    from arc_trm.checkpoint import read_export, standing_export
+    from submission.session import refuse_twins
+
+    exports = [read_export(checkpoint) for checkpoint in checkpoints]
+    refuse_twins(checkpoints, exports)
+    described: list[dict[str, Any]] = []
+    files: dict[str, bytes] = {}
+    for number, (checkpoint, export) in enumerate(zip(checkpoints, exports, strict=True), start=1):
+        if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
+            found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
+            raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
+        source, stem = standing_export(checkpoint), f"export{number if number > 1 else ''}"
+        assert source is not None
+        files |= {f"{stem}{kind}": source.with_suffix(kind).read_bytes() for kind in (".json", ".safetensors")}
+        corpora = [f"{corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
+        facts = {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks), "corpora": corpora}
+        described.append(facts)
+    return described, files
 
 
 def build_wheel(root: Path, scratch: Path) -> Path:
@@ -130,7 +149,8 @@ def build_wheel(root: Path, scratch: Path) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = command_line("submission.package", __doc__)
-    parser.add_argument("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder or an export")
+    several = "a run folder or an export; may be given several times"
+    parser.add_argument("--checkpoint", metavar="DIR", type=Path, required=True, action="append", help=several)
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
     parser.add_argument("--options", metavar="WORDS", type=shlex.split, default=[], help="for submission.solve there")
     arguments = parser.parse_args(argv)

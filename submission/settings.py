@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from data_prep import files
+from submission.inputs import RERUN_SECONDS
 
 whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
 
@@ -44,7 +45,7 @@ CANVASES = {
 MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
 # Options that go together: what the best public run with this model did at test time.
 PROFILES: dict[str, dict[str, Any]] = {
-    "competition": {"deep_steps": 4, "supervision_steps": 10, "compile": True, "time_budget": 11.75 * 3600},
+    "competition": {"deep_steps": 4, "supervision_steps": 10, "compile": True, "time_budget": RERUN_SECONDS},
 }
 
 

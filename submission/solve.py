@@ -2,7 +2,7 @@
 
     python -m submission.solve --challenges challenges.json --checkpoint runs/arc1 --time-budget 10m
     python -m submission.solve --challenges my_task.json --checkpoint runs/arc1
-    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 10m
+    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 1h [--folds 5]
     python -m submission.solve --plan --profile competition --gpus 4 --rate 200 --challenges ... --checkpoint ...
     accelerate launch -m submission.solve ...     any of these on several GPUs
 
@@ -22,17 +22,27 @@ from pathlib import Path
 from typing import Any
 
 from arc_trm.vote import AskedOutput, Candidate
+from data_prep import files
 from data_prep.files import InputError, command_line, refuse_input, run_program, standing_folder, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission, read_submission
-from submission.inputs import KAGGLE_INPUT, choose_rehearsal, find_challenges, find_export, is_rerun
+from submission.inputs import (
+    KAGGLE_INPUT,
+    affordable,
+    choose_rehearsal,
+    find_challenges,
+    find_exports,
+    is_rerun,
+    scale,
+)
 from submission.plan import TimePlan, duration
 from submission.score import known_scores
 from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
 from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, make_folder, remarks
 
+AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 
 
@@ -41,11 +51,15 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     plan = TimePlan()
     arguments = read_arguments(argv)
     refuse_idle_options(arguments)
+    if arguments.folds and not arguments.fold and not is_rerun():
+        from submission.folds import rehearse_folds  # starts this program again
+
+        return rehearse_folds(arguments, sys.argv[1:] if argv is None else argv)
     plan.budget = arguments.time_budget
     settings = Settings.read(arguments)
     refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
     with plan.phase("set-up"):
-        checkpoints = arguments.checkpoint or [find_export(arguments.input)]
+        checkpoints = arguments.checkpoint or find_exports(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoints)
         file = SubmissionFile(tasks, arguments.out, arguments.candidates, is_first_process(), {"mode": mode})
         if arguments.plan:
@@ -112,7 +126,13 @@ def solve_tasks(
 
 def refuse_idle_options(arguments: argparse.Namespace) -> None:
     """Raise InputError for an option that would do nothing without another one."""
-    for name, needed in (("rate", "plan"), ("gpus", "plan"), ("allow_seen", "rehearse")):
+    for name, needed in (
+        ("rate", "plan"),
+        ("gpus", "plan"),
+        ("allow_seen", "rehearse"),
+        ("folds", "rehearse"),
+        ("fold", "folds"),
+    ):
         if getattr(arguments, name) and not getattr(arguments, needed):
             raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected both or neither")
 
@@ -145,7 +165,9 @@ def is_first_process() -> bool:
 
 def holds_export(checkpoint: Path) -> bool:
     """Whether there seems to be an export at `checkpoint`, or in the run folder that it is (known before torch is)."""
-    return any(standing_folder(place, "export.json") for place in (checkpoint, checkpoint / "export"))
+    return checkpoint.is_file() or any(
+        standing_folder(place, "export.json") for place in (checkpoint, checkpoint / "export")
+    )
 
 
 def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> tuple[Sequence[Task], str]:
@@ -156,15 +178,16 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         # Reading an export takes torch.
         from arc_trm.checkpoint import read_export
 
-        exports, count = [read_export(checkpoint) for checkpoint in checkpoints], arguments.rehearse
+        exports, seconds = [read_export(checkpoint) for checkpoint in checkpoints], arguments.time_budget
         lines = [line for export in exports for line in export.training_tasks]
         known = all(export.training_known for export in exports)
-        chosen = choose_rehearsal(lines, count, arguments.input, known, arguments.allow_seen)
+        part = (arguments.fold or 1, arguments.folds or 1)
+        chosen = choose_rehearsal(lines, arguments.rehearse, arguments.input, known, arguments.allow_seen, part)
         if is_first_process():
             make_folder(arguments.out.parent)
             # For submission.score and submission.report.
             write_tasks(chosen.tasks, arguments.out.parent, f"{arguments.out.stem}.")
-        return chosen.tasks, chosen.describe()
+        return chosen.tasks, f"{chosen.describe()}; {scale(len(chosen.tasks), seconds)}"
     path = arguments.challenges or find_challenges(arguments.input)
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 
@@ -243,7 +266,10 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     made = parser()
     profile = made.parse_known_args(argv)[0].profile
     made.set_defaults(**PROFILES.get(profile, {}))
-    return made.parse_args(argv)
+    arguments = made.parse_args(argv)
+    if arguments.rehearse == AFFORDABLE:
+        arguments.rehearse = affordable(arguments.time_budget / (1 if arguments.fold else max(1, arguments.folds)))
+    return arguments
 
 
 def parser() -> argparse.ArgumentParser:
@@ -251,7 +277,7 @@ def parser() -> argparse.ArgumentParser:
     made = command_line("submission.solve", __doc__)
     add = made.add_argument
     add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
-    several = "a run folder or an export; may be given several times: they share the time, their votes add up"
+    several = "a run folder, an export or its JSON file; several times: they share the time, their votes add up"
     add("--checkpoint", metavar="DIR", type=Path, action="append", help=several)
     add("--input", metavar="DIR", type=Path, default=KAGGLE_INPUT, help=f"where files are mounted ({KAGGLE_INPUT})")
     add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
@@ -267,10 +293,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         type=positive,
         nargs="?",
-        const=120,
-        help="solve and score N (120) public tasks, shaped like the competition's, that the checkpoint has not seen; "
-        "they are written beside --out",
+        const=AFFORDABLE,
+        help="solve and score N public tasks (as many as get the time that one has in the rerun), shaped like the "
+        "competition's, that the checkpoint has not seen; they are written beside --out",
     )
+    folds = "rehearse so often, on other tasks with another seed each; they share the time. Mean and interval"
+    add("--folds", metavar="K", type=files.whole(2, 10), default=0, help=folds)
+    add("--fold", metavar="K", type=files.whole(1, 10), default=0, help="only this one of the folds")
     void = "where the checkpoint has seen every public task, rehearse all the same; the score is void"
     add("--allow-seen", action="store_true", help=void)
     add_settings(made)

@@ -1,5 +1,6 @@
 """Challenges and checkpoints are found where they are mounted; a rehearsal has the competition's shape."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,17 @@ from data_prep.files import InputError
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Task
 from submission import inputs
-from submission.inputs import choose_rehearsal, distinct, find_challenges, find_export, find_solved, public_tasks
-from tests.submission.tiny import make_export, tiny_task, tiny_tasks, write_challenges, write_solutions
+from submission.inputs import (
+    affordable,
+    choose_rehearsal,
+    distinct,
+    find_challenges,
+    find_exports,
+    find_solved,
+    public_tasks,
+    scale,
+)
+from tests.submission.tiny import MODEL, make_export, tiny_task, tiny_tasks, write_challenges, write_solutions
 
 LAYOUTS = {
     "2025": ("arc-prize-2025", "my-export/arc-trm/export"),
@@ -30,7 +40,7 @@ def test_files_are_found_in_both_layouts(tmp_path: Path, layout: str) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "export.json").write_text('{"format": "something else"}')
     assert find_challenges(tmp_path) == competition / "arc-agi_test_challenges.json"
-    assert find_export(tmp_path) == dataset
+    assert find_exports(tmp_path) == [dataset]
     assert [(a.name, b.name) for a, b in find_solved(tmp_path)] == [
         ("arc-agi_evaluation_challenges.json", "arc-agi_evaluation_solutions.json"),
         ("arc-agi_training_challenges.json", "arc-agi_training_solutions.json"),
@@ -50,18 +60,21 @@ def test_the_competitions_own_file_wins(tmp_path: Path, competition: str) -> Non
 
 
 def test_nothing_mounted_is_said_in_one_line(tmp_path: Path) -> None:
-    for find in (find_challenges, find_export):
+    for find in (find_challenges, find_exports):
         for root in (tmp_path, tmp_path / "missing"):
             with pytest.raises(InputError, match=r"is not given, and .* should hold one .*: found none"):
                 find(root)
     assert find_solved(tmp_path) == []
 
 
-def test_two_exports_are_not_guessed_between(tmp_path: Path) -> None:
-    make_export(tmp_path / "a")
+def test_all_exports_are_found_and_each_once(tmp_path: Path) -> None:
     make_export(tmp_path / "b")
-    with pytest.raises(InputError, match=f"found {tmp_path / 'a'}, {tmp_path / 'b'}"):
-        find_export(tmp_path)
+    make_export(tmp_path / "copy")
+    other = make_export(tmp_path / "a" / "deeper", model=replace(MODEL, hidden=24))
+    third = make_export(tmp_path / "third", model=replace(MODEL, hidden=32))
+    for kind in ("json", "safetensors"):  # as in a bundle
+        (third / f"export.{kind}").rename(tmp_path / "b" / f"export2.{kind}")
+    assert find_exports(tmp_path) == [other, tmp_path / "b", tmp_path / "b" / "export2.json"]
 
 
 # Rehearsal --------------------------------------------------------------------------------------------------
@@ -112,6 +125,22 @@ def test_tasks_that_the_checkpoint_knows_are_left_out(mounted: Path) -> None:
 def test_demonstrations_that_were_trained_on_count_as_known(mounted: Path) -> None:
     shown = build_store([TaskEntry.demonstrations_only(task) for task in EVALUATION], 0, 0).training_digests()
     assert {name[0] for name in names(choose_rehearsal(shown, 5, mounted).tasks)} == {"t"}
+
+
+def test_folds_share_no_task_and_have_the_same_shape(mounted: Path) -> None:
+    folds = [choose_rehearsal((), 5, mounted, part=(number, 3)).tasks for number in (1, 2, 3)]
+    assert len({name for fold in folds for name in names(fold)}) == 15
+    assert [sum(len(task.tests) > 1 for task in fold) for fold in folds] == [2, 2, 2]
+    with pytest.raises(InputError, match=r"--folds 25: there are 24 tasks, expected one or more for each"):
+        choose_rehearsal((), 5, mounted, part=(25, 25))
+
+
+def test_a_rehearsal_has_the_time_of_the_rerun_for_each_task() -> None:
+    assert [affordable(seconds) for seconds in (30, 1200, 11.75 * 3600)] == [1, 7, 240]
+    expected = (
+        "scale: 1/20 of the rerun's tasks and puzzles, 1/40 of its time; a task has 1m28s, 0.5 of what it has there"
+    )
+    assert scale(12, 11.75 * 3600 / 40) == expected
 
 
 def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> None:

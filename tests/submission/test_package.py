@@ -14,8 +14,9 @@ from arc_trm import __version__
 from arc_trm.checkpoint import read_export, write_export
 from data_prep.files import InputError, set_aside
 from submission import package
-from submission.inputs import find_export
+from submission.inputs import find_exports
 from submission.package import NOTEBOOK, PACKAGES, Bundle, build_wheel, read_bundle
+from submission.solve import holds_export
 from tests.conftest import REPOSITORY
 from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
@@ -37,13 +38,31 @@ def test_a_bundle_is_a_flat_folder_whose_manifest_knows_every_file(bundle: Bundl
     digests = {name: hashlib.sha256((bundle.folder / name).read_bytes()).hexdigest() for name in names}
     assert bundle.manifest["digests"] == digests
     assert bundle.manifest["package"] == __version__
-    assert bundle.manifest["checkpoint"]["training_tasks"] == 3
+    [checkpoint] = bundle.manifest["checkpoints"]
+    assert (checkpoint["training_tasks"], checkpoint["corpora"]) == (3, [])
     assert bundle.digest == hashlib.sha256((bundle.folder / "manifest.json").read_bytes()).hexdigest()
 
 
 def test_its_checkpoint_can_be_found_and_read(bundle: Bundle) -> None:
-    assert find_export(bundle.folder.parent / "bundle") == bundle.folder
-    assert read_export(bundle.folder).facts["sha256"] == bundle.manifest["checkpoint"]["sha256"]
+    assert find_exports(bundle.folder.parent / "bundle") == [bundle.folder]
+    assert read_export(bundle.folder).facts["sha256"] == bundle.manifest["checkpoints"][0]["sha256"]
+
+
+def test_several_checkpoints_are_packed_found_and_read(bundle: Bundle, tmp_path: Path) -> None:
+    other = make_export(tmp_path / "other", model=replace(MODEL, hidden=24))
+    words = ["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b"), "--checkpoint"]
+    package.main([*words, str(other)])
+    assert all(path.is_file() for path in (tmp_path / "b").iterdir()), "Kaggle's datasets are flat"
+    found = find_exports(tmp_path / "b")
+    digests = [read_export(path).facts["sha256"] for path in (bundle.folder, other)]
+    assert [read_export(path).facts["sha256"] for path in found] == digests
+    assert [checkpoint["sha256"] for checkpoint in read_bundle(tmp_path / "b").manifest["checkpoints"]] == digests
+    assert all(map(holds_export, found))
+    with pytest.raises(InputError, match="has the weights of"):
+        package.main([*words, str(bundle.folder)])
+    found[1].with_suffix(".safetensors").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"export2\.safetensors: truncated or altered"):
+        read_export(found[1])
 
 
 def test_the_same_sources_make_the_same_bundle(bundle: Bundle, tmp_path: Path) -> None:

@@ -488,6 +488,7 @@ def test_rehearsing_chooses_its_own_tasks(files: dict[str, str]) -> None:
     [
         "--lr=fast", "--lr=nan", "--lr=-1", "--augmentations=-1", "--augmentations=1.5", "--embedding-share=2",
         "--canvas=small", "--precision=int8", "--time-budget=10", "--rehearse=0", "--typo=1", "--steps=9999999999",
+        "--folds=1", "--fold=11",
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -496,7 +497,7 @@ def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: p
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--rate=5", "--gpus=4", "--allow-seen"])
+@pytest.mark.parametrize("option", ["--rate=5", "--gpus=4", "--allow-seen", "--folds=2", "--fold=2"])
 def test_options_that_would_do_nothing_are_refused(files: dict[str, str], option: str) -> None:
     with pytest.raises(InputError, match=f"^{option.split('=')[0]}: is for --"):
         run(words(files, option))

@@ -1,0 +1,67 @@
+"""Rehearse several times, on other tasks and with another seed each: one score of a few tasks says little.
+
+    python -m submission.solve --rehearse --folds 5 --checkpoint runs/arc2 --out rehearsal/submission.json
+
+Every fold is a run of submission.solve on all GPUs that work, with its share of the time, started again after failures
+as on Kaggle. Its files are in a folder of its own beside `--out`.
+"""
+
+import argparse
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from data_prep.files import InputError
+from submission.launch import Launch, working_gpus
+from submission.submission_file import read_summary, remarks
+
+# Of Student's t with so many folds less one: half the width of a 95 % interval, in standard errors.
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+NORMAL = 1.96
+
+
+def rehearse_folds(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run all folds of the command line `words`, which was read as `arguments`; the status of the last one."""
+    if arguments.plan or "RANK" in os.environ:
+        raise InputError("--folds starts programs of its own, expected neither --plan nor a launcher of processes")
+    launch, summaries = Launch(working_gpus(), words), []
+    for fold in range(1, arguments.folds + 1):
+        out = arguments.out.parent / f"fold{fold}" / arguments.out.name
+        own = ["--rehearse", str(arguments.rehearse), "--fold", str(fold), "--seed", str(arguments.seed + fold - 1)]
+        if arguments.candidates is not None:
+            own += ["--candidates", str(out.with_name(arguments.candidates.name))]
+        if status := launch.solve(out, arguments.time_budget / arguments.folds, own):
+            return status
+        summaries.append(read_summary(out) or {})
+    print("\n".join(fold_lines(summaries)))
+    return 0
+
+
+def fold_lines(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What must be known of the checkpoint, each score as mean and interval over the folds, and all outputs together.
+
+    The interval over folds is Student's, which holds where their scores spread about normally; Wilson's, of the outputs
+    as independent ones, also where nothing is solved.
+    """
+    lines = list(dict.fromkeys(line for summary in summaries for line in remarks(summary)))
+    scores = [summary["scores"] for summary in summaries if "scores" in summary]
+    if len(scores) < 2:
+        raise InputError(f"{len(scores)} of {len(summaries)} folds have scores, expected at least 2")
+    for name in ("outputs", "task_mean", "tasks"):
+        values = [score[name]["score"] for score in scores]
+        mean, half = statistics.fmean(values), STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+        interval = f"{max(0.0, mean - half):.1%} to {min(1.0, mean + half):.1%}"
+        lines.append(f"{name:9}  {mean:7.2%}  mean over {len(values)} folds, 95 % interval {interval}")
+    solved, total = (sum(score["outputs"][name] for score in scores) for name in ("solved", "total"))
+    low, high = wilson(solved, total)
+    return [*lines, f"all folds: {solved} of {total} outputs solved, 95 % interval {low:.1%} to {high:.1%}"]
+
+
+def wilson(solved: int, total: int) -> tuple[float, float]:
+    """The 95 % interval of a share that was found as `solved` of `total` (Wilson 1927)."""
+    share, spread = solved / total, NORMAL**2 / total
+    centre = share + spread / 2
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4))
+    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
