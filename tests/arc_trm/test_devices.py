@@ -16,6 +16,7 @@ from arc_trm.batches import ArcSource, BoardSource, Part, Source, sources_by_sid
 from arc_trm.presets import PRESETS, override
 from arc_trm.supervision import HALTING_RULES
 from arc_trm.trainer import Trainer
+from submission.adapt import TaskFigures
 from tests.arc_trm.arc_stores import mixed_store
 from tests.arc_trm.test_boards import maze_store, sudoku_store
 
@@ -32,7 +33,12 @@ def meta_accelerator() -> Accelerator:
     return cast(
         Accelerator,
         SimpleNamespace(
-            device=META, num_processes=1, process_index=0, is_main_process=True, no_sync=lambda _: nullcontext()
+            device=META,
+            num_processes=1,
+            process_index=0,
+            is_main_process=True,
+            no_sync=lambda _: nullcontext(),
+            reduce=lambda tensor, how: tensor,
         ),
     )
 
@@ -80,6 +86,13 @@ def test_no_canvas_size_waits_for_the_device() -> None:
     sources = sources_by_side(mixed_store(), seed=3, batch_size=12, device=META, multiple=3)
     assert len(sources) == 4
     assert devices_after_three_steps(trainer_on_meta("arc1", list(sources))) == {META}
+
+
+def test_the_figures_of_tasks_wait_for_no_device() -> None:
+    store = mixed_store()
+    trainer = trainer_on_meta("arc1", [ArcSource(store, seed=3, batch_size=12, device=META)])
+    figures = TaskFigures(store, trainer)
+    assert devices_after_three_steps(trainer) == {figures.sums().device} == {META}
 
 
 @pytest.mark.parametrize("store", [sudoku_store(), maze_store()], ids=["sudoku", "maze"])

@@ -1,9 +1,11 @@
 """Solving, in which process 1 vanishes: torchrun --nproc_per_node 2 tests/submission/lost_process.py WHERE ...
 
-WHERE: `adapting`, or `voting`, when votes that stay are there. The state is saved after every unit of work.
+WHERE: `adapting`, or `voting`, when votes that stay are there, with the state saved after every unit of work; or
+`signalled`: it does not vanish but gets SIGTERM while adapting, and nothing was saved before.
 """
 
 import os
+import signal
 import sys
 
 from arc_trm.trainer import Trainer
@@ -21,6 +23,8 @@ def vanish(now: bool) -> None:
 
 def vanishing_step(trainer: Trainer) -> None:
     vanish(where == "adapting" and trainer.step == 3)
+    if where == "signalled" and trainer.step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
     train_step(trainer)
 
 
@@ -30,7 +34,8 @@ def vanishing_vote(running: session.Session, unit: session.Unit) -> None:
 
 
 if __name__ == "__main__":
-    session.SAVE_EVERY = 0.0
+    if where != "signalled":
+        session.SAVE_EVERY = 0.0
     Trainer.train_step = vanishing_step  # type: ignore[method-assign]
     session.Session.vote_last = vanishing_vote  # type: ignore[method-assign]
     sys.exit(solve.main(None))

@@ -53,7 +53,7 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "step", "votes"), [("adapting", 3, 4), ("voting", 6, 8)])
+@pytest.mark.parametrize(("where", "step", "votes"), [("adapting", 3, 4), ("voting", 6, 8), ("signalled", 3, 4)])
 def test_a_lost_process_leaves_a_valid_file_and_others_go_on(tmp_path: Path, where: str, step: int, votes: int) -> None:
     words = solve_words(tmp_path, "--steps", "6", "--time-budget", ENDLESS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
