@@ -52,8 +52,9 @@ def fold_lines(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     for name in ("outputs", "task_mean", "tasks"):
         values = [score[name]["score"] for score in scores]
         mean, half = statistics.fmean(values), STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-        interval = f"{max(0.0, mean - half):.1%} to {min(1.0, mean + half):.1%}"
-        lines.append(f"{name:9}  {mean:7.2%}  mean over {len(values)} folds, 95 % interval {interval}")
+        interval = f"95 % interval {max(0.0, mean - half):.1%} to {min(1.0, mean + half):.1%}"
+        said = interval if half else "the same in each: that says nothing of an interval"
+        lines.append(f"{name:9}  {mean:7.2%}  mean over {len(values)} folds, {said}")
     solved, total = (sum(score["outputs"][name] for score in scores) for name in ("solved", "total"))
     low, high = wilson(solved, total)
     return [*lines, f"all folds: {solved} of {total} outputs solved, 95 % interval {low:.1%} to {high:.1%}"]
