@@ -25,7 +25,7 @@ import orjson
 
 from data_prep.files import MANIFEST, InputError, command_line, run_program, write_atomic
 from data_prep.progress import duration_text
-from submission import score
+from submission import report, score
 from submission.inputs import affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
@@ -59,15 +59,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
     gpus = working_gpus()
-    print(f"{'rerun' if is_rerun() else 'not the rerun'}, {len(gpus)} GPUs that work", flush=True)
+    print(f"{'rerun' if is_rerun() else 'not the rerun'}, GPUs that work: {len(gpus)}", flush=True)
     launch = Launch(gpus, ["--input", str(root / "input"), "--profile", "competition", *options])
     out = root / "working" / "submission.json"
     status = launch.solve(out, arguments.time_budget if is_rerun() else arguments.rehearsal_budget)
     score.main([str(out), "--check", "--challenges", str(find_challenges(root / "input"))])
     if not is_rerun() and arguments.rehearsal_tasks:
         rehearsal = root / "working" / "rehearsal" / "submission.json"
-        launch.solve(rehearsal, arguments.rehearsal_budget, [*REHEARSE, str(arguments.rehearsal_tasks)])
+        votes = rehearsal.with_name("candidates.npz")
+        asked = [*REHEARSE, str(arguments.rehearsal_tasks), "--candidates", str(votes)]
+        launch.solve(rehearsal, arguments.rehearsal_budget, asked)
+        show_rehearsal(rehearsal, votes)
     return status
+
+
+def show_rehearsal(submission: Path, candidates: Path) -> None:
+    """Write the report page of a rehearsal beside its submission; a note where there is nothing to show."""
+    known = (f"--{name}={submission.with_suffix(f'.{name}.json')}" for name in ("challenges", "solutions"))
+    files = [*known, f"--candidates={candidates}", f"--out={submission.with_name('report.html')}"]
+    try:
+        report.main([str(submission), *files, "--title", "Rehearsal"])
+    except InputError as error:
+        print(f"note: no report page ({error})", flush=True)
 
 
 def note_bundle(root: Path) -> list[str]:

@@ -5,7 +5,7 @@
 
 The page is a single file without scripts that needs no network; it follows the system's light or dark theme, and
 prints. It also shows the summary beside the submission: which checkpoint made it, what that checkpoint knew of the
-tasks, and the time.
+tasks, and the time. A notebook shows it where the value of a cell is `Inline(Path("report.html"))`.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from submission.show import comparison
 from submission.submission_file import read_summary, remarks, summary_path
 
 LEADING = 6  # candidates shown for every output
+MOST_INLINE = 10_000_000  # bytes of a page that a notebook shows, and keeps
 # How an output can end: in words, and in which colour.
 OUTCOMES = {
     "first": ("solved by attempt 1", "#1f9d4d"),
@@ -317,9 +318,6 @@ def figure(
     return f'<figure class="{tone}">{said}{drawn}{f"<p class=note>{note}</p>" if note else ""}</figure>'
 
 
-# Files --------------------------------------------------------------------------------------------------------------
-
-
 def render_page(material: Material, title: str) -> str:
     """The whole HTML file."""
     page = resources.files("submission") / "page"
@@ -331,6 +329,24 @@ def render_page(material: Material, title: str) -> str:
         overview=overview(material, found),
         cards=cards,
     )
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A page that a notebook shows, in a frame apart; a line instead where that cannot be."""
+
+    page: Path
+
+    def _repr_html_(self) -> str:
+        if not self.page.is_file():
+            return f"<p>There is no {escape(self.page.name)}.</p>"
+        if (size := self.page.stat().st_size) > MOST_INLINE:
+            return f"<p>{escape(self.page.name)} has {size / 1e6:.1f} MB, too many to show here; open the file.</p>"
+        style, page = "width: 100%; height: 800px; border: 0", escape(self.page.read_text(encoding="utf-8"))
+        return f'<iframe sandbox style="{style}" srcdoc="{page}"></iframe>'
+
+
+# Files --------------------------------------------------------------------------------------------------------------
 
 
 def read_material(arguments: argparse.Namespace) -> Material:

@@ -39,9 +39,24 @@ class Browser:
         self._buffer, self._number, self._session = b"", 0, ""
         self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._attach(target)
+
+    def _attach(self, target: str) -> None:
+        """Let all that follows be of this page or frame."""
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+
+    @contextlib.contextmanager
+    def frame(self) -> Iterator[None]:
+        """Within this context everything happens in the page's one sandboxed frame, which is a process of its own."""
+        page = self._session
+        [frame] = [one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "iframe"]
+        self._attach(frame["targetId"])
+        try:
+            yield
+        finally:
+            self._session = page
 
     def call(self, method: str, **parameters: Any) -> Any:
         """Send one command of the DevTools protocol and wait for its answer."""

@@ -202,7 +202,9 @@ def test_a_rehearsal_solves_and_then_scores_itself(
         assert {"--votes", "--seed", "--input", str(tmp_path / "input")} <= set(words)
     assert "--rehearse" not in solving
     assert rehearsing[rehearsing.index("--rehearse") + 1] == "1", "as many as get the time of the rerun"
-    assert "valid, 3 tasks, 4 outputs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "valid, 3 tasks, 4 outputs" in said
+    assert "note: no report page (" in said, "a rehearsal that fails does not hide what was handed in"
     assert orjson.loads((tmp_path / "working" / "bundle.json").read_bytes())["format"] == "arc-trm-bundle"
 
 

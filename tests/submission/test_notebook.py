@@ -63,7 +63,9 @@ def execute(root: Path, python: Path, **environment: str) -> str:
     assert ran.returncode == 0, ran.stderr
     executed = json.loads((root / "executed.ipynb").read_text(encoding="utf-8"))
     outputs = (output for cell in executed["cells"] for output in cell.get("outputs", []))
-    return "".join("".join(output.get("text", "")) for output in outputs)
+    # What a cell prints, and its value as the notebook shows it.
+    shown = (output.get("text") or output["data"].get("text/html", "") for output in outputs)
+    return "".join("".join(text) for text in shown)
 
 
 @pytest.mark.slow
@@ -86,6 +88,10 @@ def test_the_notebook_runs(tmp_path: Path, layout: str, rerun: bool) -> None:
         # Those of the evaluation set; the export knows the training set.
         assert set(read_submission(rehearsal)) == {"e0", "e1", "e2"}
         assert "none of its test outputs was a training label of the checkpoint" in printed
+        score, page = printed.index("outputs    "), printed.index("<iframe sandbox")
+        assert printed.index("plan      ") < printed.index("plan / fact: ") < score < page
+    else:
+        assert printed.endswith("<p>There is no report.html.</p>")
     assert (tmp_path / "working" / "bundle.json").is_file()
     assert not (python.parents[1] / "network.log").exists()
 

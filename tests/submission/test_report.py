@@ -14,8 +14,9 @@ from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
+from submission import report
 from submission.attempts import Attempts, Submission, write_submission
-from submission.report import Answer, Material, answers, main, render_page, report_remarks, run_rows, verdict
+from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
@@ -189,6 +190,16 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
     assert "<title>A &amp; B</title>" in out.read_text()
 
 
+def test_a_page_that_a_notebook_cannot_show_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Inline(folder / "none.html")._repr_html_() == "<p>There is no none.html.</p>"
+    monkeypatch.setattr(report, "MOST_INLINE", (folder / "report.html").stat().st_size)
+    assert "<iframe" in Inline(folder / "report.html")._repr_html_()
+    monkeypatch.setattr(report, "MOST_INLINE", report.MOST_INLINE - 1)
+    assert Inline(folder / "report.html")._repr_html_() == (
+        "<p>report.html has 0.0 MB, too many to show here; open the file.</p>"
+    )
+
+
 # Page ---------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +341,16 @@ def test_a_screenshot_shows_the_grids(browser: Browser, folder: Path, tmp_path: 
     picture = (image.imread(tmp_path / "page.png")[..., :3] * 255).round().astype(int)
     for colour in ((0, 116, 217), (255, 65, 54), (46, 204, 64), (255, 220, 0)):  # 1 to 4 of ARC's palette
         assert (picture == colour).all(axis=-1).sum() > 100, colour
+
+
+def test_a_notebook_shows_the_page_in_a_frame(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "notebook.html").write_text(f"<title>mine</title>{Inline(folder / 'report.html')._repr_html_()}")
+    browser.open(tmp_path / "notebook.html")
+    with browser.frame():
+        browser.wait("document.readyState === 'complete'")
+        browser.run("document.querySelectorAll('.card summary')[1].click()")
+        assert texts(browser, "details[open] h3")[0] == "Demonstrations"
+    assert browser.complaints == []
 
 
 def test_a_script_in_the_page_would_not_run_and_would_be_noticed(
