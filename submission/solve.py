@@ -117,16 +117,18 @@ def solve_tasks(
 
 
 def refuse_idle_options(arguments: argparse.Namespace) -> None:
-    """Raise InputError for an option that would do nothing without another one."""
+    """Raise InputError for an option that would do nothing without another one, or beside it."""
     for name, needed in (
         ("rate", "plan"),
-        ("gpus", "plan"),
+        ("gpus", "rate"),  # the speed of other GPUs than this machine's cannot be measured
         ("allow_seen", "rehearse"),
         ("folds", "rehearse"),
         ("fold", "folds"),
     ):
         if getattr(arguments, name) and not getattr(arguments, needed):
-            raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected both or neither")
+            raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected that too")
+    if arguments.plan and arguments.resume:
+        raise InputError("--plan: is for a run from its beginning, expected no --resume")
 
 
 def refuse_clashes(out: Path, candidates: Path | None, challenges: Path | None) -> None:
@@ -278,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
     add("--profile", choices=PROFILES, help="competition: T = 4, 10 supervision steps, compiled, 11h45m")
     add("--plan", action="store_true", help="print what would be done in the time, and do nothing")
     add("--rate", metavar="N", type=amount, default=0.0, help="for --plan: training examples a second (measured here)")
-    add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs of the machine (this one)")
+    add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs that reach --rate (this machine)")
     add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
     add(
         "--rehearse",

@@ -95,7 +95,7 @@ def test_several_checkpoints_share_the_time_and_add_their_votes(
     said = capsys.readouterr().out
     assert re.findall(r"plan / fact: .* votes an output (\d+) / (\d+)$", said, re.MULTILINE) == [
         ("11", "11"),
-        ("10", "10"),
+        ("11", "11"),
     ]
     facts = summary(files)
     assert facts["votes"] == 88
@@ -304,7 +304,8 @@ def test_a_plan_is_printed_and_nothing_is_done(files: dict[str, str], capsys: py
     assert lines[0] == "plan      3 tasks, 4 outputs, 33% of the tasks with several; 11h45m for each checkpoint"
     [adaptation] = [line for line in lines if line.startswith("plan      adaptation: ")]
     found = re.search(
-        r", (\d+) steps of 256 examples, 200 examples/s, \d+ supervision steps a row of (\d+)$", adaptation
+        r", (\d+) steps of 256 examples, 200 examples/s, [\d.]+ supervision steps for each of (\d+) embedding rows$",
+        adaptation,
     )
     assert found is not None
     steps, rows = found.groups()
@@ -497,10 +498,21 @@ def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: p
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--rate=5", "--gpus=4", "--allow-seen", "--folds=2", "--fold=2"])
-def test_options_that_would_do_nothing_are_refused(files: dict[str, str], option: str) -> None:
-    with pytest.raises(InputError, match=f"^{option.split('=')[0]}: is for --"):
-        run(words(files, option))
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rate=5"], "--rate: is for --plan, expected that too"),
+        (["--gpus=4"], "--gpus: is for --rate, expected that too"),
+        (["--plan", "--gpus=4"], "--gpus: is for --rate, expected that too"),
+        (["--allow-seen"], "--allow-seen: is for --rehearse, expected that too"),
+        (["--folds=2"], "--folds: is for --rehearse, expected that too"),
+        (["--fold=2"], "--fold: is for --folds, expected that too"),
+        (["--plan", "--resume"], "--plan: is for a run from its beginning, expected no --resume"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(files: dict[str, str], options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}$"):
+        run(words(files, *options))
 
 
 def test_every_setting_is_an_option() -> None:
