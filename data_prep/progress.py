@@ -65,8 +65,8 @@ class Progress:
         parts += [self.figures] if self.figures else []
         if new > 0 and seconds > 0:
             parts.append(f"{new / seconds:.3g} {self.unit}/s")
-            if self.total is not None:
-                parts.append(f"{duration_text(max(0, self.total - self.done) * seconds / new)} left")
+            if self.total is not None and self.done < self.total:
+                parts.append(f"{duration_text((self.total - self.done) * seconds / new)} left")
         return ", ".join(parts)
 
     def __enter__(self) -> "Progress":

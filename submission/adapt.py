@@ -83,7 +83,9 @@ class Adaptation:
     metrics: dict[str, float] = field(default_factory=dict)  # as read last
     _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
-    def go_on(self, unit: Unit, now: Callable[[], float], stop: Callable[[], bool], figures: str) -> tuple[int, float]:
+    def go_on(
+        self, unit: Unit, now: Callable[[], float], stop: Callable[[], bool], figures: Callable[[], str]
+    ) -> tuple[int, float]:
         """The steps of `unit`, fewer where the next would end too late; how many, and the seconds that they took.
 
         Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite
@@ -100,8 +102,9 @@ class Adaptation:
             started = now()
             trainer.train_step()
             ended = now()
-            self.bar.total = trainer.planned_steps
-            self.bar.update(1, figures)
+            # Before anything is measured, how many are planned is a guess.
+            self.bar.total = trainer.planned_steps if self.metrics else None
+            self.bar.update(1, figures())
             if trainer.agreed(stop() or ended + (ended - started) > began + unit.seconds):
                 break
         try:

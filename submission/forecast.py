@@ -35,18 +35,19 @@ class Forecast:
 
 
 def forecast(schedule: Schedule) -> Forecast:
-    """What `schedule` will do from now on, if everything takes as long as it was measured or guessed."""
+    """What `schedule` will have done in the end, if everything takes as long as it was measured or guessed."""
     clock = _Clock(schedule.clock.now())
     plan = replace(schedule.clock, now=clock, phases={})
     copy = replace(schedule, clock=plan, answers=schedule.answers.copy(), stepping=schedule.stepping.copy())
     spent = schedule.clock.phases
-    found = Forecast({name: spent[name] for name in NAMES.values() if name in spent})
+    found = Forecast({name: spent[name] for name in NAMES.values() if name in spent}, votes=schedule.voted)
     while (unit := copy.next()).kind != Kind.END:
         began = clock.time
         if unit.kind == Kind.ADAPT:
             pace = max(copy.step_seconds(), FASTEST)
             # Many at once: what an estimate changes from look to look does not matter here.
-            count = max(1, unit.steps, int(unit.seconds / pace / 50))
+            fitting = int(unit.seconds / pace)
+            count = max(1, min(fitting, max(unit.steps, fitting // 50)))
             count = min(count, copy.steps - copy.step) if copy.steps else count
             clock.time += count * pace
             copy.stepped(count, count * pace)
@@ -79,10 +80,10 @@ class _Clock:
 def plan_lines(planned: Forecast, schedule: Schedule, trainer: Trainer, processes: int) -> list[str]:
     """The forecast for a reader, with what it means for the rows of the embedding table and for memory."""
     batch, rows = trainer.batch_size, len(trainer.embedding.table)
-    pace = schedule.step_seconds()
+    pace, visits = schedule.step_seconds(), round(planned.steps * batch / rows, 1)
     figures = {
         "adaptation": f"{planned.steps} steps of {batch} examples, {batch / pace:.4g} examples/s, "
-        f"{planned.steps * batch / rows:.0f} supervision steps a row of {rows}" if pace else "",
+        f"{visits:g} supervision steps for each of {rows} embedding rows" if pace else "",
         "prediction": f"{planned.votes} votes an output",
     }  # fmt: skip
     lines = [

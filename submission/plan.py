@@ -309,8 +309,13 @@ class Schedule:
         return max(careful, min(first, 0.9 * round_seconds))
 
     def _pass_size(self) -> int:
-        """How many puzzles of every task vote next: twice as many as voted, if they fit; 0 when none do."""
+        """How many puzzles of every task vote next: twice as many as voted, if they fit; 0 when none do.
+
+        The state is saved between passes: one of several puzzles takes no longer than from save to save.
+        """
         size = min(max(self.voted, 1), LARGEST_PASS, self.puzzles - self.voted)
+        while size > 1 and self.pass_seconds(self.voted, self.voted + size) > self.save_every:
+            size //= 2
         while size and SLACK * self.pass_seconds(self.voted, self.voted + size) > self.left:
             size //= 2
         # Where one vote of every output is too much, some outputs get theirs rather than none.

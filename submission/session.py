@@ -63,7 +63,7 @@ class Session:
     earlier_steps: int = 0  # of the checkpoints before
     divergences: int = 0
     planned: Forecast | None = None
-    votes_before: int = 0  # that were there when this was planned, to stay
+    votes_before: int = 0  # that the plan does not count: of checkpoints and rounds before
     augmentations: int = field(init=False)
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
@@ -90,10 +90,10 @@ class Session:
             }
             with self.adaptation.bar:
                 while (unit := self.decide()).kind != Kind.END:
+                    self.say_plan()
                     name, do = work[unit.kind]
                     with self.plan.phase(name):
                         do(unit)
-                    self.say_plan()
                 if self.trainer.agreed(self.stop()) and self.schedule.unsaved:
                     with self.plan.phase("saving"):
                         self.save(unit)
@@ -236,14 +236,16 @@ class Session:
         saved.restore_votes(self.file)
         self.file.write()
         if self.accelerator.is_main_process:
-            print(f"going on at step {self.trainer.step} with {self.file.votes} votes", flush=True)
+            step, votes = self.trainer.step, self.file.votes
+            print(f"going on at step {step} with {votes} votes; the plan counts what was done before", flush=True)
 
     def say_plan(self) -> None:
-        """Print, once its pace is known, what the run is going to do."""
+        """Print, once its pace is known, what the run is going to do, with what it has done."""
         schedule = self.schedule
-        paced = schedule.stepping.seconds is not None or not schedule.adapts
+        paced = schedule.early_votes and (schedule.stepping.seconds is not None or not schedule.adapts)
         if self.planned is None and paced and schedule.answers.seconds is not None:
-            self.planned, self.votes_before = forecast(schedule), self.file.lasting_votes
+            self.planned = forecast(schedule)
+            self.votes_before = self.file.lasting_votes - schedule.voted * len(self.file.tally.outputs)
             if self.accelerator.is_main_process:
                 processes = self.accelerator.num_processes
                 print("\n".join(plan_lines(self.planned, schedule, self.trainer, processes)), flush=True)
@@ -276,8 +278,9 @@ class Session:
                 metrics, speed = self.adaptation.metrics, self.schedule.stepping.seconds
                 loss = f"loss {metrics['loss']:.3f}, " if metrics else ""
                 examples = f"{self.trainer.batch_size / speed:.3g} examples/s, " if speed else ""
-                figures = f"{loss}{examples}{self.file.votes} votes, {self.time_left()}"
-                self.schedule.stepped(*self.adaptation.go_on(unit, self.plan.now, self.stop, figures))
+                figures = f"{loss}{examples}{self.file.votes} votes"
+                done = self.adaptation.go_on(unit, self.plan.now, self.stop, lambda: f"{figures}, {self.time_left()}")
+                self.schedule.stepped(*done)
                 metrics = self.adaptation.metrics
                 steps_per_second = metrics["examples_per_second"] / self.trainer.batch_size
                 self.record({**metrics, "steps_per_second": steps_per_second})
@@ -301,7 +304,7 @@ class Session:
 
     def time_left(self) -> str:
         """Words for how much of the budget is left."""
-        return f"{duration_text(max(0.0, self.plan.left(self.plan.prediction_end)))} of the budget left"
+        return f"{duration_text(max(0.0, self.plan.left(self.plan.prediction_end)))} to the deadline"
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
@@ -341,8 +344,10 @@ class Session:
             tokens += size * side**2
             schedule.answers.add((side, size), size * side**2, schedule.batch_seconds)
 
+        lasting = f"votes up to {unit.stop} of {schedule.puzzles}"
+        what = "first votes" if unit.kind == Kind.EARLY_VOTE else lasting
         quiet = not self.accelerator.is_main_process
-        with Progress(f"vote {unit.stop}", len(rows), unit="answers", quiet=quiet, now=self.plan.now) as bar:
+        with Progress(what, len(rows), unit="answers", quiet=quiet, now=self.plan.now) as bar:
 
             def settled(count: int) -> None:
                 bar.update(count, self.time_left())
@@ -480,7 +485,9 @@ def show_plan(
     session.schedule.compiles = compiles
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(session.plan.budget)} for each checkpoint"]
     planned = forecast(session.schedule)
-    print("\n".join(lines + plan_lines(planned, session.schedule, session.trainer, max(gpus, 1))))
+    lines += plan_lines(planned, session.schedule, session.trainer, gpus or accelerator.num_processes)
+    if accelerator.is_main_process:
+        print("\n".join(lines), flush=True)
 
 
 def provenance(tasks: Sequence[Task], exports: Sequence[Export], forget: bool) -> dict[str, Any]:

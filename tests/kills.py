@@ -1,10 +1,12 @@
-"""Kill a process at a moment chosen by what it has done: before or after an event, or by chance between two.
+"""Kill a process at a moment chosen by what it has done: before or after an event, or by chance between two; or let its
+disk be full for a while.
 
 An event is a call of one of some functions: those that change files, take a step, or answer. No moment is chosen by
 the clock, so a kill finds the same work done on a fast machine and on a slow one.
 """
 
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -78,6 +80,17 @@ def events(
 def die() -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Within this context no file can grow beyond 100 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def dying_between(functions: Sequence[Function], event: int, seconds: float) -> AbstractContextManager[None]:

@@ -57,7 +57,7 @@ def test_work_that_is_slower_than_a_line_a_minute_prints_each_step(
     assert capsys.readouterr().err.splitlines() == [
         "adapting: 1 of 3 steps, 0.0111 steps/s, 3m00s left",
         "adapting: 2 of 3 steps, 0.0111 steps/s, 1m30s left",
-        "adapting: 3 of 3 steps, 0.0111 steps/s, 0.0s left",
+        "adapting: 3 of 3 steps, 0.0111 steps/s",
     ]
 
 

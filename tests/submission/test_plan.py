@@ -302,6 +302,14 @@ def test_the_state_is_saved_every_so_often_and_before_votes() -> None:
     assert not any(one == other == Kind.SAVE for one, other in pairwise(kinds))
 
 
+def test_no_pass_of_several_puzzles_takes_longer_than_from_save_to_save() -> None:
+    machine = Machine(72_000, 7, 65, step_time=1.0, answer_time=50, batch=7, save_every=1200).run()
+    sizes = [unit.stop - unit.start for unit in machine.order if unit.kind == Kind.VOTE]
+    assert machine.votes == [65] * 7
+    assert max(sizes) * 7 * 50 <= 1200
+    assert max(sizes) > 1
+
+
 @given(machines())
 def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Machine) -> None:
     units = iter(range(13))
@@ -341,6 +349,13 @@ def test_the_plan_is_what_then_happens() -> None:
     assert planned.seconds["adaptation"] == pytest.approx(machine.spent[Kind.ADAPT], rel=0.05)
     assert planned.seconds["prediction"] == pytest.approx(machine.spent[Kind.VOTE], rel=0.05)
     assert planned.votes == max(machine.votes)
+
+
+def test_the_plan_leaves_votes_their_time_where_steps_take_minutes() -> None:
+    machine = Machine(42_300, 7, 8, step_time=400.0, answer_time=60.0, batch=7)
+    machine.schedule.stepping.seconds, machine.schedule.answers.seconds = 400.0, 60.0
+    assert forecast(machine.schedule).votes == 8
+    assert machine.run().votes == [8] * 7
 
 
 def test_embeddings_move_alone_in_a_thousand_steps_at_most() -> None:

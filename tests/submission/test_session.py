@@ -234,9 +234,10 @@ def test_a_log_gets_a_line_a_minute(
     slow(monkeypatch, clock, lambda number: 1.0, 20.0)
     session.run()
     lines = capsys.readouterr().err.splitlines()
-    steps = re.compile(r"adapting: \d+ of \d+ steps, loss \S+, 4 examples/s, 4 votes, \S+ of the budget left, .+")
+    steps = re.compile(r"adapting: \d+ of \d+ steps, loss \S+, 4 examples/s, 4 votes, \S+ to the deadline, .+")
     adapting = list(filter(steps.fullmatch, lines))
-    predicting = [line for line in lines if re.match(r"vote \d+: \d+ of \d+ answers, \S+ of the budget left.*", line)]
+    votes = re.compile(r"(first votes|votes up to \d+ of 11): \d+ of \d+ answers, \S+ to the deadline.*")
+    predicting = list(filter(votes.fullmatch, lines))
     assert adapting[0].split(", ")[-2] == "1 steps/s", "first votes, which came before, do not count"
     assert len(adapting) >= 4
     assert len(predicting) >= 3

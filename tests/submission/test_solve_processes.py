@@ -6,13 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data_prep.files import read_json
 from tests.conftest import ENDLESS, HANG, REPOSITORY
 from tests.submission.kaggle_image import LACKED, WITHOUT_THEM
-from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_task, tiny_tasks, write_challenges
+from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
 
 TASKS = tiny_tasks()
 TWO_PROCESSES = [sys.executable, "-m", "tests.several_processes", "2"]
@@ -50,6 +49,13 @@ def test_two_processes_solve_together(tmp_path: Path) -> None:
     assert summary["troubles"] == []
     assert set(summary["demonstrations"]) == {"a", "b", "c"}
     assert len([line for line in done.stdout.splitlines() if line.startswith("wrote ")]) == 1
+
+
+def test_two_processes_print_one_plan(tmp_path: Path) -> None:
+    done = run([*TWO_PROCESSES, "submission.solve", *solve_words(tmp_path, "--plan", "--rate", "9")])
+    assert done.returncode == 0, done.stderr
+    [memory] = [line for line in done.stdout.splitlines() if line.startswith("plan      memory")]
+    assert "for a step of 4 examples at once" in memory
 
 
 @pytest.mark.slow
@@ -167,18 +173,3 @@ def test_a_submission_needs_nothing_that_kaggles_image_lacks(tmp_path: Path) -> 
     assert {"torch", *RUNTIME} <= set(loaded.split())
     assert not set(loaded.split()) & set(LACKED)
     assert blocked == ["tyro: No module named 'tyro'", "arc_trm.train: No module named 'tyro'"], "the block blocks"
-
-
-@pytest.mark.slow
-def test_as_many_tasks_as_the_competition_has(tmp_path: Path) -> None:
-    """240 tasks, 40.8 % of them with two outputs, on two processes."""
-    rng = np.random.default_rng(0)
-    # Of every size, but small for the most part: large canvases take nearly all of the time.
-    sides = [3 + i % (23 if i % 8 == 0 else 7) for i in range(240)]
-    tasks = [tiny_task(f"{i:08x}", rng, tests=1 + (i % 5 in (0, 2)), side=side) for i, side in enumerate(sides)]
-    words = solve_words(tmp_path, "--steps", "3", "--votes", "2", "--predict-batch", "8", "--time-budget", ENDLESS)
-    write_challenges(tmp_path / "challenges.json", tasks)
-    done = run([*TWO_PROCESSES, "submission.solve", *words])
-    assert done.returncode == 0, done.stderr
-    assert_valid(tmp_path / "submission.json", tasks)
-    assert read_json(tmp_path / "submission.summary.json")["processes"] == 2

@@ -1,8 +1,5 @@
 """What solving writes: the file that is always valid, votes, summaries."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ from submission import submission_file as file_module
 from submission.attempts import draft_submission, read_submission
 from submission.submission_file import SubmissionFile, make_folder, read_summary, remarks, summary_path
 from tests.arc_trm.plain_vote import votes_for
+from tests.kills import full_disk
 from tests.submission.tiny import assert_valid, tiny_tasks
 
 TASKS = tiny_tasks()
@@ -26,17 +24,6 @@ def vote_for(output: int, value: int, votes: int = 1) -> Predictions:
 
 def colours(path: Path, task_id: str, test: int = 0) -> list[int]:
     return [int(grid[0, 0]) for grid in read_submission(path)[task_id][test]]
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Within this context no file can grow beyond 100 bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_the_file_is_complete_before_there_is_a_vote(tmp_path: Path) -> None:
