@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arc_trm import __version__
-from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, check_config, from_json, to_json
+from arc_trm.config import HaltingConfig, ModelConfig, from_json, to_json
 from arc_trm.model import RecursiveModel
 from data_prep.files import (
     InputError,
@@ -45,14 +45,6 @@ Tensors = dict[str, Tensor]
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
-# What an export says beside its header, and of which type.
-EXPORT_FIELDS: dict[str, tuple[type, ...]] = {
-    "model": (dict,),
-    "halting": (dict,),
-    "training_tasks": (list,),
-    "puzzle_names": (list, type(None)),
-    "facts": (dict,),
-}
 
 
 def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -165,21 +157,10 @@ def read_export(path: Path) -> Export:
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
     tensors, facts = read_folder(where.parent, EXPORT, where.stem)
-    _check_fields(facts, where)
     names = facts["puzzle_names"]
-    model = from_json(ModelConfig, facts["model"], f"{where}: model")
-    halting = from_json(HaltingConfig, facts["halting"], f"{where}: halting")
-    try:
-        check_config(RunConfig(model=model, halting=halting))
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    if "puzzle_mean" not in tensors:
-        raise InputError(
-            f"{where.with_suffix('.safetensors')}: found no puzzle_mean, expected the mean puzzle embedding"
-        )
     return Export(
-        model=model,
-        halting=halting,
+        model=from_json(ModelConfig, facts["model"], f"{where}: model"),
+        halting=from_json(HaltingConfig, facts["halting"], f"{where}: halting"),
         weights={name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")},
         puzzle_mean=tensors["puzzle_mean"],
         training_tasks=tuple(facts["training_tasks"]),
@@ -187,16 +168,6 @@ def read_export(path: Path) -> Export:
         puzzle_names=None if names is None else tuple(names),
         facts=facts["facts"] | {"sha256": facts["sha256"]},
     )
-
-
-def _check_fields(facts: Mapping[str, Any], where: Path) -> None:
-    """Raise InputError naming the first field of an export that is missing or of another type."""
-    for name, kinds in EXPORT_FIELDS.items():
-        value = facts.get(name)
-        words = isinstance(value, list) and all(isinstance(word, str) for word in value)
-        if name not in facts or not isinstance(value, kinds) or (isinstance(value, list) and not words):
-            expected = "a list of texts" if list in kinds else "an object of settings"
-            raise InputError(f"{where}: {name}: found {type(value).__name__}, expected {expected}")
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

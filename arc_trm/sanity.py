@@ -4,8 +4,8 @@
 
 Generates 6×6 Sudokus and 6×6 mazes, trains a small model on each for a fixed number of steps, and scores held-out
 puzzles: at least 95 % of the Sudokus exact, and 80 % of the mazes valid and shortest. How fast the machine is changes
-how long that takes, which is said at the start, and nothing else. Exit status 0: sound; 1: not sound; 3: cut short by
---minutes or a signal, so that nothing is known.
+how long that takes and nothing else. Exit status 0: sound; 1: not sound; 3: cut short by --minutes or a signal, so that
+nothing is known.
 """
 
 import math
@@ -17,13 +17,9 @@ from pathlib import Path
 import orjson
 
 from arc_trm import train
-from arc_trm.batches import open_training_data
 from arc_trm.checkpoint import read_export
-from arc_trm.device import PRECISIONS, best_seconds, make_accelerator
-from arc_trm.trainer import Trainer
 from data_prep import build
 from data_prep.files import command_line, run_program
-from data_prep.progress import duration_text
 
 NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 is that of wrong input
 
@@ -66,34 +62,16 @@ class Outcome:
         return f"{self.check.preset}: {figure} after {self.steps} steps, goal {self.check.goal:.0%}"
 
 
-def timed(arguments: train.Arguments) -> tuple[str, float]:
-    """The precision that a training step takes here, and its seconds when it is warm, the best of three."""
-    accelerator = make_accelerator("none", arguments.out)
-    opened = open_training_data(arguments.data, arguments.config, accelerator)
-    trainer = Trainer(arguments.config, opened.parts, accelerator, opened.planned_steps(arguments.config))
-
-    def step() -> None:
-        trainer.train_step()
-        trainer.read_metrics()  # waits for the device
-
-    precision = next(name for name, dtype in PRECISIONS.items() if dtype == trainer.dtype)
-    return precision, best_seconds(step)
-
-
 def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> Outcome:
-    """Generate, say how long it will take here, train and score; `deadline` is in time.monotonic seconds."""
+    """Generate, train and score; `deadline` is in time.monotonic seconds."""
     data, folder = out / f"{check.preset}-data", out / check.preset
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
     words = [check.preset, "--data", str(data), "--out", str(folder), "--log.track", "none", *extra]
-    arguments = train.parse(words)
-    planned = arguments.config.train.steps
-    precision, seconds = timed(arguments)
-    print(f"{check.preset}: {planned} steps in {precision}, about {duration_text(planned * seconds)} here", flush=True)
     # 0 would mean no limit.
     limit = 0.0 if deadline == math.inf else max(1e-9, (deadline - time.monotonic()) / 60)
-    train.main([*words, "--train.precision", precision, "--minutes", str(limit)])
-    return outcome(check, folder, planned)
+    train.main([*words, "--minutes", str(limit)])
+    return outcome(check, folder, train.parse(words).config.train.steps)
 
 
 def outcome(check: Check, folder: Path, planned: int) -> Outcome:

@@ -8,8 +8,6 @@ about 2**-60, and the price would be one puzzle less.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,29 +60,26 @@ def distinct_augmentations(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """(dihedral uint8[k], permutation uint8[k, 10]): the identity and up to `count` others, in random order.
 
-    No two turn the pairs (as a set) into the same pairs; k is smaller than 1 + count only where no more
-    exist. A larger count gives the same ones and more, as long as random draws suffice: what a model learned of
-    the first stays of use. Raises ValueError for a negative count.
+    No two turn the pairs (as a set) into the same pairs; k is smaller than 1 + count only where no more exist (but for
+    a chance of 10**-10). A larger count gives the same ones and more, as long as twice as many random draws suffice:
+    what a model learned of the first stays of use.
     """
-    if count < 0:
-        raise ValueError(f"{count} augmentations, expected at least 0")
     weights = _task_weights(pairs)
-    drawn = _random_elements(2 * count + 1, rng)
-    chosen = _first_distinct(weights, *drawn, count)
-    if len(chosen[0]) == count + 1:
-        return chosen
-    used = np.flatnonzero(weights.any(axis=(0, 2)))
-    every = _all_elements(used[used > 0], rng)
-    elements, colours = (np.concatenate(both) for both in zip(drawn, every, strict=True))
-    return _first_distinct(weights, elements, colours, count)
+    elements, colours = _random_elements(2 * count + 1, rng)
+    kept = _first_distinct(weights, elements, colours, count)
+    if len(kept) <= count:  # so many draws find every one of no more than `count`
+        more = _random_elements(32 * (count + 1), rng)
+        elements, colours = np.concatenate((elements, more[0])), np.concatenate((colours, more[1]))
+        kept = _first_distinct(weights, elements, colours, count)
+    return elements[kept], colours[kept]
 
 
 def _first_distinct(
     weights: NDArray[np.uint64], elements: NDArray[np.uint8], colours: NDArray[np.uint8], count: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+) -> NDArray[np.int64]:
+    """Where the first count + 1 stand that differ from those before."""
     _, first = np.unique(_fingerprints(weights, elements, colours), return_index=True)
-    kept = np.sort(first)[: count + 1]
-    return elements[kept], colours[kept]
+    return np.sort(first)[: count + 1]
 
 
 def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -94,21 +89,3 @@ def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8
     colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (n + 1, 1))
     colours[1:, 1:] = np.argsort(draws[:, 1:], axis=1, kind="stable") + 1
     return elements, colours
-
-
-def _all_elements(used: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """The identity, then every element that differs on the `used` colours, in random order."""
-    targets = _injections(len(used))
-    order = rng.permutation(8 * len(targets))
-    elements = np.concatenate([np.zeros(1, np.uint8), (order % 8).astype(np.uint8)])
-    rest = np.setdiff1d(np.arange(1, COLOURS), used)
-    colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (len(order) + 1, 1))
-    colours[1:, np.concatenate([used, rest])] = targets[order // 8]
-    return elements, colours
-
-
-@lru_cache(maxsize=COLOURS)
-def _injections(n: int) -> NDArray[np.uint8]:
-    """uint8[9!/(9-n)!, 9]: each way to send n colours into 1-9, then the colours left over, ascending."""
-    colours = range(1, COLOURS)
-    return np.array([(*head, *(c for c in colours if c not in head)) for head in permutations(colours, n)], np.uint8)

@@ -15,7 +15,7 @@ import orjson
 
 from arc_trm.vote import Tally, outputs_of
 from data_prep.canvas import Shape, implied_shapes
-from data_prep.files import InputError, read_json_once, write_atomic
+from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import COLOURS, MAX_SIDE, Grid, describe, parse_grid
 from data_prep.tasks import Pair, Task
 
@@ -110,20 +110,14 @@ def predictions(submission: Submission, predicted_attempts: Mapping[str, Sequenc
 def fallback_grids(task: Task, test: int) -> Iterator[Grid]:
     """Guesses at the output of test input number `test`, best first; at least two distinct ones.
 
-    Of the likely size, in the likely colours: handed in where the model predicted nothing, as in the first minute.
+    The input where outputs have its size, then one colour alone, those of the outputs first: handed in where the model
+    predicted nothing, as in the first minute.
     """
     question = task.tests[test].input
     shape = likely_shape(task, question)
     outputs = [pair.output for pair in task.demonstrations if pair.output is not None]
     if shape == question.shape:
-        yield _recoloured(task, question)
-    repeats, rest = zip(*map(divmod, shape, question.shape), strict=True)
-    if not any(rest):
-        yield np.kron(question, np.ones(repeats, dtype=np.uint8))
-        yield np.tile(question, repeats)
-    same = [output for output in outputs if output.shape == shape]
-    if same:  # in each cell the colour that most of them have there
-        yield (np.stack(same)[..., None] == np.arange(COLOURS)).sum(axis=0).argmax(axis=-1).astype(np.uint8)
+        yield question
     counts = sum((np.bincount(output.ravel(), minlength=COLOURS) for output in outputs), np.zeros(COLOURS, np.int64))
     for colour in np.argsort(-counts, kind="stable"):
         yield np.full(shape, colour, dtype=np.uint8)
@@ -143,16 +137,6 @@ def likely_shape(task: Task, question: Grid) -> Shape:
     return own if own in possible or not possible else Counter(possible).most_common(1)[0][0]
 
 
-def _recoloured(task: Task, question: Grid) -> Grid:
-    """The input, each colour replaced by what mostly stands in its place in demonstrations of equal size."""
-    counts = np.zeros((COLOURS, COLOURS), dtype=np.int64)
-    for pair in task.demonstrations:
-        if pair.output is not None and pair.output.shape == pair.input.shape:
-            np.add.at(counts, (pair.input, pair.output), 1)
-    unseen = counts.sum(axis=1) == 0
-    return np.where(unseen, np.arange(COLOURS), counts.argmax(axis=1)).astype(np.uint8)[question]
-
-
 # The file ---------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +151,7 @@ def write_submission(path: Path | str, submission: Submission) -> None:
 
 def read_submission(path: Path | str) -> Submission:
     """Read and validate a submission; raises InputError naming file, task, output and field."""
-    value = read_json_once(path)
+    value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [attempts, ...], ...}}")
     return {task_id: _parse_outputs(outputs, f"{path}: task {task_id}") for task_id, outputs in value.items()}

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from arc_trm.checkpoint import Export, RowNames, read_export, read_newest_checkpoint
+from arc_trm.checkpoint import Export, read_export
 from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
-from arc_trm.trainer import TABLE, saved_names
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import IDENTITY, Grid
@@ -69,20 +68,13 @@ def canvas_text(canvas: Tokens, side: int, corner: tuple[int, int]) -> str:
     return "/".join("".join(SYMBOLS[token] for token in row) for row in rows)
 
 
-def find_embedding(checkpoint: Path, exported: Export, task: Task) -> tuple[Tensor, str]:
+def find_embedding(exported: Export, task: Task) -> tuple[Tensor, str]:
     """The embedding of the unaugmented task and words that say where it is from: the task's own row, or the mean."""
-    owned = {task.task_id, pairs_digest(task.demonstrations)}  # rows are owned by ids, or by digests of demonstrations
-    tables = [(exported.puzzle_table, RowNames.of_owners(exported.puzzle_names or ()))]
-    found = read_newest_checkpoint(checkpoint, lambda line: None)
-    if found is not None and (names := saved_names(*found)) is not None:
-        tables.append((found[0][TABLE], names))
-    for table, names in tables:
-        owners = [number for number, name in enumerate(names.owners) if name.rpartition("/")[2] in owned]
-        plain = (names.dihedrals == IDENTITY.dihedral) & (names.permutations == IDENTITY.permutation).all(axis=1)
-        rows = np.flatnonzero(plain & np.isin(names.groups, owners)).tolist()
-        if table is not None and rows:
-            return table[rows[0]], "the task's own"
-    return exported.puzzle_mean, "the mean of all puzzles, as the checkpoint keeps none for this task"
+    owned = {task.task_id, pairs_digest(task.demonstrations)}  # rows are named by ids, or by digests of demonstrations
+    for row, name in enumerate(exported.puzzle_names or ()):
+        if exported.puzzle_table is not None and name.rpartition("/")[2] in owned:
+            return exported.puzzle_table[row].float(), "the task's own"
+    return exported.puzzle_mean, "the mean of all puzzles, as the export keeps none for this task"
 
 
 def show_steps(frames: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -104,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Film one puzzle; the exit status."""
     parser = command_line("submission.film", __doc__)
     add = parser.add_argument
-    add("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder (knows its puzzles) or an export")
+    add("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder or an export")
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks: a file or a folder")
     add("--task", metavar="TASK_ID", required=True, help="the task to film")
     add("--test", metavar="N", type=int, default=0, help="which of its test inputs, from 0 (0)")
@@ -115,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     exported = read_export(arguments.checkpoint)
     if exported.model.seq_len != CANVAS_SIDE**2:
         raise InputError(f"{arguments.checkpoint}: a model for {exported.model.seq_len} tokens, expected one for ARC")
-    embedding, source = find_embedding(arguments.checkpoint, exported, task)
+    embedding, source = find_embedding(exported, task)
     side = choose_side(task) if exported.model.mixer == "attention" else CANVAS_SIDE
     question, count = task.tests[arguments.test].input, exported.halting.max_supervision_steps
     frames = film(exported, embedding, question, side, count)

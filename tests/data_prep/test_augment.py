@@ -114,7 +114,7 @@ SYMMETRIC = {
 @pytest.mark.parametrize("name", SYMMETRIC)
 def test_as_many_as_exist_and_none_twice(name: str) -> None:
     pairs = SYMMETRIC[name]
-    elements, colours = distinct_augmentations(pairs, 100_000, np.random.default_rng(5))
+    elements, colours = distinct_augmentations(pairs, 5000, np.random.default_rng(5))
     found = images(pairs, elements, colours)
     assert len(set(found)) == len(found) == orbit_size(pairs)
     assert (elements[0], tuple(colours[0])) == (0, IDENTITY.permutation)
@@ -139,8 +139,3 @@ def test_the_draw_is_seeded_and_spread() -> None:
     assert not np.array_equal(first[1], other[1])
     assert np.all(np.bincount(first[0], minlength=8) > 4000 / 8 * 0.8)
     assert np.all(np.bincount(first[1][:, 4], minlength=10)[1:] > 4000 / 9 * 0.8)
-
-
-def test_a_negative_count_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1 augmentations"):
-        distinct_augmentations([], -1, np.random.default_rng(0))

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 from arc_trm.batches import Batch
-from arc_trm.checkpoint import Export, RowNames, write_checkpoint, write_export
+from arc_trm.checkpoint import Export, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor
-from arc_trm.trainer import ROWS, TABLE
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
-from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import pairs_digest
 from submission.film import canvas_text, film, find_embedding, main, show_steps, used_corner
 from tests.data_prep.material import as_json, grid, pair, task
@@ -69,28 +67,15 @@ def test_every_latent_is_read(recursion: str, latents: int) -> None:
     assert [len(frame["latents"]) for frame in frames] == [latents]
 
 
-def test_a_puzzle_keeps_its_own_embedding(tmp_path: Path) -> None:
+def test_a_puzzle_keeps_its_own_embedding() -> None:
     made, table = exported(), torch.randn(6, CONFIG.puzzle_width)
-    row, source = find_embedding(tmp_path, made, TASK)
+    row, source = find_embedding(made, TASK)
     assert row is made.puzzle_mean
     assert source.startswith("the mean of all puzzles")
     named = replace(made, puzzle_table=table, puzzle_names=("own/x", "own/abc|||t1|||0123456789", "own/abc"))
-    assert torch.equal(find_embedding(tmp_path, named, TASK)[0], table[2])
+    assert torch.equal(find_embedding(named, TASK)[0], table[2])
     by_digest = replace(made, puzzle_table=table, puzzle_names=("x", "y", "z", pairs_digest(TASK.demonstrations)))
-    assert torch.equal(find_embedding(tmp_path, by_digest, TASK)[0], table[3])
-
-
-def test_a_run_folder_knows_its_puzzles(tmp_path: Path) -> None:
-    other = replace(TASK, task_id="other")
-    store = build_store([TaskEntry.demonstrations_only(one) for one in (other, TASK)], 2, 0)
-    table = torch.randn(len(store.puzzle_groups), CONFIG.puzzle_width)
-    naming = RowNames.of_puzzles(store)
-    tensors = {TABLE: table} | {ROWS + name: tensor for name, tensor in naming.tensors().items()}
-    write_checkpoint(tmp_path, 1, tensors, {"puzzle_groups": list(naming.owners)}, keep=1)
-    row, source = find_embedding(tmp_path, exported(), TASK)
-    assert torch.equal(row, table[store.group_puzzles[1]])
-    assert source == "the task's own"
-    assert find_embedding(tmp_path, exported(), replace(TASK, task_id="unknown"))[1].startswith("the mean")
+    assert torch.equal(find_embedding(by_digest, TASK)[0], table[3])
 
 
 def test_a_film_shows_the_corner_that_is_used() -> None:
