@@ -40,30 +40,8 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a check: the steps done of those planned, and the score, None where they were not all done."""
-
-    check: Check
-    steps: int
-    planned: int
-    score: float | None
-
-    @property
-    def sound(self) -> bool:
-        """Whether the goal was reached."""
-        return self.score is not None and self.score >= self.check.goal
-
-    def __str__(self) -> str:
-        """One line."""
-        if self.score is None:
-            return f"{self.check.preset}: {self.steps} of {self.planned} steps"
-        figure = f"{self.check.score} {self.score:.1%} of held-out puzzles"
-        return f"{self.check.preset}: {figure} after {self.steps} steps, goal {self.check.goal:.0%}"
-
-
-def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> Outcome:
-    """Generate, train and score; `deadline` is in time.monotonic seconds."""
+def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> tuple[str, int]:
+    """Generate, train and score; a line about it and the exit status. `deadline` is in time.monotonic seconds."""
     data, folder = out / f"{check.preset}-data", out / check.preset
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
@@ -71,26 +49,21 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> O
     # 0 would mean no limit.
     limit = 0.0 if deadline == math.inf else max(1e-9, (deadline - time.monotonic()) / 60)
     train.main([*words, "--minutes", str(limit)])
-    return outcome(check, folder, train.parse(words).config.train.steps)
+    planned, steps = train.parse(words).config.train.steps, read_export(folder).facts["steps"]
+    if steps < planned:
+        return f"{check.preset}: {steps} of {planned} steps", NOT_FINISHED
+    return judged(check, folder, steps)
 
 
-def outcome(check: Check, folder: Path, planned: int) -> Outcome:
-    """What the log and the export of the run in `folder` tell."""
+def judged(check: Check, folder: Path, steps: int) -> tuple[str, int]:
+    """The same of a run that is finished, by the last score in its log; one without had its evaluation cut short."""
     lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
     scores = [line[f"evaluation/{check.score}"] for line in lines if f"evaluation/{check.score}" in line]
-    steps = read_export(folder).facts["steps"]
-    return Outcome(check, steps, planned, scores[-1] if scores and steps == planned else None)
-
-
-def verdict(outcomes: Sequence[Outcome]) -> tuple[str, int]:
-    """The last line and the exit status."""
-    short = [str(found) for found in outcomes if found.score is not None and not found.sound]
-    unknown = [str(found) for found in outcomes if found.score is None]
-    if short:
-        return f"not sound: {'; '.join(short)}", NOT_SOUND
-    if unknown:
-        return f"not finished: {'; '.join(unknown)}", NOT_FINISHED
-    return "the model learns: sound", 0
+    if not scores:
+        return f"{check.preset}: {steps} steps, not scored", NOT_FINISHED
+    figure = f"{check.score} {scores[-1]:.1%} of held-out puzzles"
+    line = f"{check.preset}: {figure} after {steps} steps, goal {check.goal:.0%}"
+    return line, 0 if scores[-1] >= check.goal else NOT_SOUND
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,16 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after so long, without a verdict")
     arguments, extra = parser.parse_known_args(argv)
     deadline = time.monotonic() + 60 * arguments.minutes
-    outcomes = []
+    found: list[tuple[str, int]] = []
     for check in CHECKS:
-        if arguments.only in (None, check.preset):
-            outcomes.append(perform(check, arguments.out, extra, deadline))
-            print(outcomes[-1], flush=True)
-            if outcomes[-1].score is None:
-                break
-    line, status = verdict(outcomes)
-    print(line)
-    return status
+        if arguments.only in (None, check.preset) and NOT_FINISHED not in dict(found).values():
+            found.append(perform(check, arguments.out, extra, deadline))
+            print(found[-1][0], flush=True)
+    for status, words in ((NOT_SOUND, "not sound"), (NOT_FINISHED, "not finished")):
+        if lines := [line for line, own in found if own == status]:
+            print(f"{words}: {'; '.join(lines)}")
+            return status
+    print("the model learns: sound")
+    return 0
 
 
 if __name__ == "__main__":

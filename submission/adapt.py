@@ -27,22 +27,20 @@ BATCH_SIZES = {"cuda": 256, "cpu": 32}
 # Steps over which the figures of a task are means: one so many steps ago counts 1/e of the newest.
 RECENT = 1000
 
+WARMUP_STEPS = 200  # at most a tenth of all
 # Settings that training has by the same name.
-SAME = ("lr", "puzzle_lr", "weight_decay", "puzzle_weight_decay", "warmup_steps", "ema", "precision", "compile")
+SAME = ("lr", "puzzle_lr", "ema", "precision", "compile")
 
 
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
     """The trainer's configuration for adapting `export`; settings of 0 keep what the export was trained with."""
     model, halting = export.model, export.halting
-    model = replace(
-        model,
-        latent_steps=settings.latent_steps or model.latent_steps,
-        deep_steps=settings.deep_steps or model.deep_steps,
-    )
+    model = replace(model, deep_steps=settings.deep_steps or model.deep_steps)
     halting = replace(halting, max_supervision_steps=settings.supervision_steps or halting.max_supervision_steps)
     train = TrainConfig(
         batch_size=shared_size(settings.batch_size or BATCH_SIZES.get(device.type, BATCH_SIZES["cpu"]), processes),
         steps=settings.steps or 0,
+        warmup_steps=WARMUP_STEPS,
         **{name: getattr(settings, name) for name in SAME},
         # The token-mixing MLP is built for one length.
         canvas="sizes" if settings.canvas != "full" and model.mixer == "attention" else "full",

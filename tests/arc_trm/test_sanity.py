@@ -2,27 +2,53 @@
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from arc_trm import sanity
-from arc_trm.sanity import CHECKS, Check, Outcome, verdict
+from arc_trm.sanity import CHECKS, Check
 
 SMALL = ("sudoku", "--side", "4", "--train-rows", "50", "--test-rows", "10")
 
 
 @pytest.mark.parametrize(
-    ("scores", "line", "status"),
+    ("statuses", "line", "status"),
     [
-        ((0.95, 0.80), "the model learns: sound", 0),
-        ((0.94, 1.0), "not sound: sudoku6: exact_accuracy 94.0% of held-out puzzles after 7 steps, goal 95%", 1),
-        ((1.0, None), "not finished: maze6: 5 of 7 steps", 3),
-        ((0.0, None), "not sound: sudoku6: exact_accuracy 0.0% of held-out puzzles after 7 steps, goal 95%", 1),
-        ((None,), "not finished: sudoku6: 5 of 7 steps", 3),
+        ((0, 0), "the model learns: sound", 0),
+        ((1, 0), "not sound: sudoku6 went so", 1),
+        ((1, 1), "not sound: sudoku6 went so; maze6 went so", 1),
+        ((0, 3), "not finished: maze6 went so", 3),
+        ((1, 3), "not sound: sudoku6 went so", 1),
+        ((3,), "not finished: sudoku6 went so", 3),
     ],
 )
-def test_the_verdict(scores: tuple[float | None, ...], line: str, status: int) -> None:
-    checks = zip(CHECKS, scores, strict=False)
-    assert verdict([Outcome(check, 5 if score is None else 7, 7, score) for check, score in checks]) == (line, status)
+def test_the_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    statuses: tuple[int, ...],
+    line: str,
+    status: int,
+) -> None:
+    left = list(statuses)
+    monkeypatch.setattr(sanity, "perform", lambda check, *_: (f"{check.preset} went so", left.pop(0)))
+    assert sanity.main(["--out", "nowhere"]) == status
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("score", "line", "status"),
+    [
+        (0.95, "sudoku6: exact_accuracy 95.0% of held-out puzzles after 7 steps, goal 95%", 0),
+        (0.94, "sudoku6: exact_accuracy 94.0% of held-out puzzles after 7 steps, goal 95%", 1),
+        (None, "sudoku6: 7 steps, not scored", 3),
+    ],
+)
+def test_the_last_score_decides(tmp_path: Path, score: float | None, line: str, status: int) -> None:
+    scores = [] if score is None else [{"step": 3, "evaluation/exact_accuracy": 0.1}]
+    scores += [] if score is None else [{"step": 7, "evaluation/exact_accuracy": score}]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(map(orjson.dumps, [{"step": 1, "train/loss": 1.0}, *scores])))
+    assert sanity.judged(CHECKS[0], tmp_path, 7) == (line, status)
 
 
 @pytest.mark.parametrize(

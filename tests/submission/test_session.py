@@ -132,15 +132,14 @@ def test_no_steps_leave_the_export_as_it_is(tmp_path: Path) -> None:
 def test_settings_reach_the_trainer(tmp_path: Path) -> None:
     session, _ = make_session(
         tmp_path,
-        lr=3e-4, puzzle_lr=0.02, weight_decay=0.3, puzzle_weight_decay=0.4, warmup_steps=7, ema=0.9, latent_steps=3,
+        lr=3e-4, puzzle_lr=0.02, ema=0.9,
         deep_steps=2, supervision_steps=5, canvas="full", batch_size=13, seed=5, votes=3,
     )  # fmt: skip
     session.prepare()
     config = session.trainer.config
     train = config.train
-    assert (train.lr, train.puzzle_lr, train.weight_decay, train.puzzle_weight_decay) == (3e-4, 0.02, 0.3, 0.4)
-    assert (train.warmup_steps, train.ema, train.batch_size, train.canvas) == (7, 0.9, 13, "full")
-    assert (config.model.latent_steps, config.model.deep_steps, config.halting.max_supervision_steps) == (3, 2, 5)
+    assert (train.lr, train.puzzle_lr, train.ema, train.batch_size, train.canvas) == (3e-4, 0.02, 0.9, 13, "full")
+    assert (config.model.deep_steps, config.halting.max_supervision_steps) == (2, 5)
     assert config.seed == session.store.manifest["seed"] == 5
     assert session.order.max() == 2
 
