@@ -113,10 +113,8 @@ class ArcBatches:
     def make(self, rows: Rows) -> Batch:
         """The examples of `rows`; a pair without a known output has labels IGNORE_LABEL alone.
 
-        Raises ValueError when a pair is not of the bank's groups or not of its puzzle's group, or when a grid
-        leaves the window.
+        The pairs are of the bank's groups, each of its puzzle's. Raises ValueError when a grid leaves the window.
         """
-        self._check_groups(rows)
         entries = self._positions[rows.pairs], rows.dihedrals
         shapes = self._shapes[entries]  # [b, input or output, height or width]
         placements = np.stack([rows.rows, rows.columns], axis=1)[:, None]
@@ -134,13 +132,6 @@ class ArcBatches:
         dihedrals = upload(rows.dihedrals.astype(np.int32), self.device)
         views = torch.cat((dihedrals[:, None], tables[0, :, COLOUR_OFFSET:]), dim=1)
         return Batch(inputs, labels, upload(self.store.pair_groups[rows.pairs].astype(np.int64), self.device), views)
-
-    def _check_groups(self, rows: Rows) -> None:
-        """Refuse pairs outside the bank and puzzles that are no view of their pair's task."""
-        if (self._positions[rows.pairs] < 0).any():
-            raise ValueError("a pair belongs to none of the groups these batches were built for")
-        if (self.store.pair_groups[rows.pairs] != self.store.puzzle_groups[rows.puzzles]).any():
-            raise ValueError("a pair and its puzzle belong to different groups")
 
 
 def _entry_shapes(store: ArcStore, pairs: Integers, side: int) -> Integers:

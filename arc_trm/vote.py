@@ -9,6 +9,7 @@ ties is the SHA-256 of the key, which makes it the published grid hash.
 
 import io
 import math
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -168,15 +169,27 @@ class Candidate:
         return sha256_hex(self.key)
 
 
+class Votes(NamedTuple):
+    """The votes of a moment."""
+
+    columns: dict[str, NDArray[Any]]
+    replaceable: list[int]  # outputs whose votes the next one ends
+
+
 class Tally:
-    """The candidates of a fixed list of outputs and their votes in all passes so far."""
+    """The candidates of a fixed list of outputs and their votes in all passes so far.
+
+    Whoever reads it while another thread adds to it holds its lock.
+    """
 
     def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         self.outputs = tuple(outputs)
+        self.lock = threading.RLock()
+        self.replaceable: set[int] = set()  # outputs whose votes the next one ends
         self._candidates: list[dict[bytes, Candidate]] = [{} for _ in self.outputs]
 
     def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; an empty cut has no vote.
+        """Let predictions vote; an empty cut has no vote. The first vote for an output ends its replaceable ones.
 
         Raises ValueError (and adds nothing) for an output that is not ours or a probability outside 0-1.
         """
@@ -185,18 +198,28 @@ class Tally:
         if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
             raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
         halting = _halt_units(predictions.halting[rows])
-        self._before_votes(set(outputs.tolist()))
-        for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
-            candidates = self._candidates[output]
-            candidate = candidates.get(key)
-            if candidate is None:
-                candidates[key] = Candidate(key, 1, units)
-            else:
-                candidate.votes += 1
-                candidate.halting += units
+        with self.lock:
+            for output in self.replaceable & set(outputs.tolist()):
+                self._candidates[output] = {}
+                self.replaceable.remove(output)
+            for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
+                candidates = self._candidates[output]
+                candidate = candidates.get(key)
+                if candidate is None:
+                    candidates[key] = Candidate(key, 1, units)
+                else:
+                    candidate.votes += 1
+                    candidate.halting += units
 
-    def _before_votes(self, outputs: set[int]) -> None:
-        """These outputs are about to get votes."""
+    def snapshot(self) -> Votes:
+        """The votes so far."""
+        with self.lock:
+            return Votes(self.columns(), sorted(self.replaceable))
+
+    def replace_later(self) -> None:
+        """Keep the votes so far only until their output gets another one."""
+        with self.lock:
+            self.replaceable = set(range(len(self.outputs)))
 
     def candidates(self, output: int, limit: int | None = None) -> list[Candidate]:
         """The best `limit` candidates (all by default) of output number `output`, best first.

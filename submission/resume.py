@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from arc_trm.checkpoint import STATE, Export, Tensors, below, read_folder, write_folder
+from arc_trm.vote import Votes
 from data_prep.files import InputError, set_aside, sha256_hex
 from data_prep.tasks import Task, task_digest
 from submission.settings import Settings
-from submission.submission_file import SubmissionFile, Votes
+from submission.submission_file import SubmissionFile
 
 VOTES = "votes/"
 LAYOUT = 2  # of what a state holds: another number for another layout

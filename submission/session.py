@@ -22,7 +22,7 @@ from arc_trm.predict import Predictor, Voter
 from arc_trm.run import MetricLog, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
-from arc_trm.vote import AskedOutput
+from arc_trm.vote import AskedOutput, Votes
 from data_prep.canvas import CANVAS_SIDE, choose_side
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
@@ -35,7 +35,7 @@ from submission.hardware import chosen_precision, describe_tasks, leave_broken_g
 from submission.plan import LARGEST_PASS, Kind, Schedule, TimePlan, Unit
 from submission.resume import Saved, forget_state, identity, read_state, write_state
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
-from submission.submission_file import SubmissionFile, Votes
+from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM

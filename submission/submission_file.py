@@ -6,59 +6,21 @@ how the run went.
 
 import contextlib
 import sys
-import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from arc_trm.vote import AskedOutput, Predictions, Tally, outputs_of
+from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import describe
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, read_answers, write_submission
-
-
-class Votes(NamedTuple):
-    """The votes of a moment."""
-
-    columns: dict[str, NDArray[Any]]
-    replaceable: list[int]  # outputs whose votes the next one ends
-
-
-class SharedTally(Tally):
-    """A tally that one thread may read while another adds to it, and of which a part may be replaced later."""
-
-    def __init__(self, outputs: Iterable[AskedOutput]) -> None:
-        super().__init__(outputs)
-        self.lock = threading.RLock()
-        self.replaceable: set[int] = set()  # outputs whose votes the next one ends
-
-    def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; see Tally. The first vote for an output ends those that `replace_later` spoke of."""
-        with self.lock:
-            super().add(predictions)
-
-    def _before_votes(self, outputs: set[int]) -> None:
-        for output in self.replaceable & outputs:
-            self._candidates[output] = {}
-        self.replaceable -= outputs
-
-    def snapshot(self) -> Votes:
-        """The votes so far."""
-        with self.lock:
-            return Votes(self.columns(), sorted(self.replaceable))
-
-    def replace_later(self) -> None:
-        """Keep the votes so far only until their output gets another one."""
-        with self.lock:
-            self.replaceable = set(range(len(self.outputs)))
 
 
 @dataclass
@@ -70,7 +32,7 @@ class SubmissionFile:
     candidates: Path | None = None  # where all votes are kept, too
     writes: bool = True
     facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
-    tally: SharedTally = field(init=False)
+    tally: Tally = field(init=False)
     written: Draft | None = None  # what the file holds
     least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
     kept_checkpoint: str | None = None  # whose votes these are
@@ -78,7 +40,7 @@ class SubmissionFile:
 
     def __post_init__(self) -> None:
         """Start without votes."""
-        self.tally = SharedTally(outputs_of(self.tasks))
+        self.tally = Tally(outputs_of(self.tasks))
 
     def open(self) -> None:
         """Write the file with fallbacks alone; raises InputError where it cannot be written."""

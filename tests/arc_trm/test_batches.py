@@ -152,8 +152,6 @@ def test_a_hidden_output_beyond_the_window_has_no_labels() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pairs": np.array([STORE.group_pairs[4]])}, "different groups"),
-        ({"pairs": np.array([STORE.group_pairs[1]]), "puzzles": np.array([8])}, "none of the groups"),
         ({"rows": np.array([-1])}, "outside the window"),
         ({"columns": np.array([26])}, "outside the window"),
     ],
