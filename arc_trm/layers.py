@@ -38,20 +38,15 @@ def rms_norm(x: Tensor) -> Tensor:
 
 
 def rotary_table(positions: Tensor, head_size: int) -> Tensor:
-    """Rotary angles [2, l, k] (cosines, sines) of integer `positions` [l] (Su et al. 2021, half-split layout)."""
-    frequencies = ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=positions.device) / head_size)
-    angles = positions[:, None].float() * frequencies
-    angles = torch.cat((angles, angles), dim=-1)
-    return torch.stack((angles.cos(), angles.sin()))
+    """Rotary angles [2, l, k] (cosines, sines) of integer `positions` (Su et al. 2021, half-split layout).
 
-
-def grid_rotary_table(rows: Tensor, columns: Tensor, head_size: int) -> Tensor:
-    """Rotary angles [2, l, k] for cells on a canvas: half of the pairs turn by `rows` [l], half by `columns` [l].
-
-    The head size is a multiple of 4. The base is small because a canvas has few rows.
+    Of positions [l] all pairs of numbers turn by them. Of rows and columns on a canvas [l, 2] half of the pairs turn by
+    each: the head size is a multiple of 4 then, and the base small because a canvas has few rows.
     """
-    frequencies = GRID_ROTARY_BASE ** (-torch.arange(0, head_size // 2, 2, device=rows.device) / (head_size // 2))
-    angles = torch.cat([place[:, None].float() * frequencies for place in (rows, columns)], dim=-1)
+    kinds, base = (1, ROTARY_BASE) if positions.dim() == 1 else (2, GRID_ROTARY_BASE)
+    share = head_size // kinds
+    frequencies = base ** (-torch.arange(0, share, 2, device=positions.device) / share)
+    angles = (positions.float().view(-1, kinds, 1) * frequencies).flatten(1)
     angles = torch.cat((angles, angles), dim=-1)
     return torch.stack((angles.cos(), angles.sin()))
 

@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
-from arc_trm.layers import Linear, Network, grid_rotary_table, rotary_table, truncated_normal, wide
+from arc_trm.layers import Linear, Network, rotary_table, truncated_normal, wide
 
 HALTING_BIAS = -5.0
 
@@ -49,7 +49,7 @@ def rotary_angles(config: ModelConfig) -> Tensor:
     # The prefix stands left of the canvas, in a row above it.
     rows = torch.cat((torch.full((prefix,), -1), cells // side))
     columns = torch.cat((torch.arange(-prefix, 0), cells % side))
-    return grid_rotary_table(rows, columns, head_size)
+    return rotary_table(torch.stack((rows, columns), dim=1), head_size)
 
 
 class RecursiveModel(nn.Module):

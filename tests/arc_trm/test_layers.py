@@ -11,7 +11,6 @@ from arc_trm.layers import (
     Linear,
     SwiGLU,
     gated,
-    grid_rotary_table,
     rms_norm,
     rotary_table,
     swiglu_width,
@@ -62,7 +61,7 @@ def test_grid_products_depend_on_the_distance_in_rows_and_columns():
     q, k = torch.randn(2, 1, 1, 1, 12)
     # Two cells 2 rows up and 3 columns right of each other, twice; then one that is only as far along the sequence.
     rows, columns = torch.tensor([7, 5, 29, 27, 7, 8]), torch.tensor([1, 4, 20, 23, 1, 4])
-    table = grid_rotary_table(rows, columns, 12)
+    table = rotary_table(torch.stack((rows, columns), 1), 12)
     turned = [(rotate(q, table[:, i : i + 1]) * rotate(k, table[:, i + 1 : i + 2])).sum() for i in (0, 2, 4)]
     assert torch.allclose(turned[0], turned[1], atol=1e-5)
     assert not torch.allclose(turned[0], turned[2], atol=1e-2)
