@@ -201,11 +201,12 @@ def multi_scale_latent(model: RecursiveModel, x: Tensor, state: State, rotary: T
     """Several latents, n of them updated in turn from all latents, y and x; then y from all of them."""
     y, *z = state
     n = model.config.latent_steps
+    question = y + x
     for i in range(n):
         with model.graded(i, n + 1):
-            z[i] = model.update(model.net, sum(z, y) + x, rotary)
+            z[i] = model.update(model.net, sum(z[1:], z[0]) + question, rotary)
     with model.graded(n, n + 1):
-        y = model.update(model.answer_net, sum(z, y), rotary)
+        y = model.update(model.answer_net, y + sum(z[1:], z[0]), rotary)
     return (y, *z)
 
 

@@ -1,6 +1,7 @@
 """What surrounds training steps: checkpoints, a large embedding table, evaluation: python -m tests.benchmarks runs"""
 
 import os
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from arc_trm import run as run_on_disk
 from arc_trm.batches import ArcBatches, ArcSource, Part
 from arc_trm.checkpoint import STATE, read_folder, write_folder
 from arc_trm.predict import predict
 from arc_trm.presets import PRESETS, override
 from arc_trm.sampler import evaluation_rows
+from arc_trm.supervision import initial_carry
 from arc_trm.trainer import Trainer
 from tests.benchmarks.bench_batches import arc1_store
 from tests.benchmarks.bench_training import GPU, FixedSource, accelerator, trainer_of, with_batch
@@ -81,6 +84,29 @@ def checkpoint_rows() -> list[Row]:
     ]
 
 
+def stall_rows() -> list[Row]:
+    """How long training stands still for a checkpoint with a published run's puzzles, and a carry of its batch."""
+    config = override(PRESETS["arc1"], {"train": {"precision": "bf16"}})
+    own, slots = accelerator(), PRESETS["arc1"].train.batch_size
+    trainer = Trainer(config, [Part(Puzzles(FixedSource(config, own.device), PUZZLES), slots)], own, 10)  # type: ignore[arg-type]
+    trainer.embedding.table.fill_(0.5)
+    for work in trainer.work:
+        work.carry = initial_carry(trainer.model, work.part.source.offer(0, work.local), trainer.dtype)
+    times, work_times = [], []  # a disk, and others on this machine, make the one longer than the other
+    for _ in range(3):
+        trainer.step += 1
+        with tempfile.TemporaryDirectory() as folder:
+            began, worked = time.perf_counter(), time.process_time()
+            run_on_disk.save(trainer, Path(folder), {"data_digest": ""})
+            times.append(time.perf_counter() - began)
+            work_times.append(time.process_time() - worked)
+            size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()) / 1e9
+    stall = statistics.median(times)
+    what = f"{PUZZLES:,} puzzles x 512, carry of {slots}, {size:.1f} GB"
+    note = f"{statistics.median(work_times):.1f} s of processor time; the ratio is the share of 20 minutes"
+    return [Row("checkpoint stall", what, stall, "s", stall / 1200, note)]
+
+
 def evaluation_rows_() -> list[Row]:
     """Answers a second in a window, all sixteen supervision steps."""
     store, own = arc1_store(), accelerator()
@@ -99,4 +125,4 @@ def evaluation_rows_() -> list[Row]:
 
 def run() -> list[Row]:
     """Seconds, gigabytes, answers a second."""
-    return [*table_rows(), *checkpoint_rows(), *evaluation_rows_()]
+    return [*table_rows(), *checkpoint_rows(), *stall_rows(), *evaluation_rows_()]

@@ -30,6 +30,8 @@ META = torch.device("meta")
 PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm"}
 # Operations that read of their first argument as much as they write, or nothing.
 GATHERS = {"embedding", "index", "index_select", "gather"}
+# Bytes in which tensor cores load rows; others are loaded in smaller pieces.
+ALIGNED = 16
 NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -42,6 +44,7 @@ class Counts:
     product_bytes: int = 0
     flops: int = 0
     saved: int = 0
+    odd: int = 0  # products with rows that are no multiple of ALIGNED bytes
     by_name: Counter[str] = field(default_factory=Counter)  # launches
     traffic_by_name: Counter[str] = field(default_factory=Counter)
 
@@ -66,6 +69,13 @@ def size_of(tensor: Tensor) -> int:
 def sizes_of(values: Any) -> int:
     """The same of all tensors in a nest of values."""
     return sum(size_of(value) for value in tree_leaves(values) if isinstance(value, Tensor))
+
+
+def row_size(tensor: Tensor) -> int:
+    """Bytes of a matrix's rows, or of its columns where these are what lies side by side."""
+    return tensor.element_size() * max(
+        n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride == 1
+    )
 
 
 class Watch(TorchDispatchMode):
@@ -94,6 +104,7 @@ class Watch(TorchDispatchMode):
         if name in GATHERS:
             moved = 2 * sizes_of(made) + sizes_of(given[1:])
         self.counts.add(name, moved, product_flops(given[-2:]) if name in PRODUCTS else 0)
+        self.counts.odd += name in PRODUCTS and any(row_size(value) % ALIGNED for value in (*given, *made))
         return result
 
 

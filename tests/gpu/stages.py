@@ -4,6 +4,7 @@ A `Setting` has the sizes for one GPU of a data centre, `tiny` those for a CPU i
 with a GPU finds no typing errors. A stage runs in a process of its own; its figure `ok` says whether all is well.
 """
 
+import gc
 import json
 import math
 import multiprocessing
@@ -37,7 +38,7 @@ from arc_trm.device import GRAPHS, PRECISIONS, compile_or_explain, peak_memory
 from arc_trm.layers import gated, rms_norm, rotary_table, swiglu_width, turned
 from arc_trm.optim import AdamAtan2
 from arc_trm.presets import PRESETS, override
-from arc_trm.supervision import initial_carry, supervision_step
+from arc_trm.supervision import initial_carry, supervision_step, token_loss
 from arc_trm.trainer import Trainer, bit_digest
 from data_prep.files import InputError, read_json
 from data_prep.store import ArcStore, open_store
@@ -48,8 +49,11 @@ from tests.golden.models import ModelCheck, read_tensors
 from tests.kills import events
 
 Facts = dict[str, Any]
-# ‖ours − golden‖ / ‖golden‖ of bf16 logits; on a CPU 0.009 to 0.019, and 0.039 where seven states are summed.
-BF16_TOLERANCE = 5e-2
+# How far bf16 may be off from float32, see half_errors.
+BF16_TOLERANCE = 2e-2
+# How far the published code in bf16 is off in its own logits where that is as much (on a CPU, at e7b6871). These models
+# of random weights enlarge every rounding, so there twice as much is tolerated: another order is another draw.
+PUBLISHED_BF16 = {"trm_mlp": 0.0195, "trm_hier6": 0.0216}
 GB = 1e9
 SHIPPED = Path(solve.__file__).parent / "checkpoint"
 
@@ -146,6 +150,7 @@ def rounded(value: float, digits: int = 4) -> float:
 @contextmanager
 def fresh_memory(s: Setting) -> Iterator[None]:
     """Begin with free memory and a peak of nothing."""
+    gc.collect()
     if s.cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -188,26 +193,43 @@ def golden(s: Setting) -> Facts:
     folder = s.kit / "golden"
     if not (folder / "models.json").is_file():
         raise InputError(f"{folder}: no golden numbers there; make gpu-kit copies them")
-    count, out, halves = 0, [], {}
+    count, out, halves, far = 0, [], {}, []
     for name, facts in read_json(folder / "models.json")["models"].items():
         tensors = {key: value.to(s.device) for key, value in read_tensors(folder / f"{name}.safetensors").items()}
         for line in ModelCheck.compare(name, tensors, facts):
             count += 1
             out += [] if line.ok else [str(line)]
-        halves[name] = rounded(half_error(ModelCheck(name, tensors, facts)))
-    ok = not out and max(halves.values()) <= BF16_TOLERANCE
-    return {"quantities": count, "out": out, "bf16_error": halves, "ok": ok}
+        halves[name] = half_errors(ModelCheck(name, tensors, facts))
+        far += [f"{name} {figure}" for figure, error in halves[name].items() if not error <= tolerance(name, figure)]
+    return {"quantities": count, "out": out, "bf16": halves, "bf16_out": far, "ok": not out and not far}
 
 
-def half_error(check: ModelCheck) -> float:
-    """The relative error of bf16 logits after one supervision step."""
+def tolerance(name: str, figure: str) -> float:
+    """How large a figure of half_errors may be for a model."""
+    return max(BF16_TOLERANCE, 2 * PUBLISHED_BF16.get(name, 0.0)) if figure == "logits" else BF16_TOLERANCE
+
+
+def half_errors(check: ModelCheck) -> dict[str, float]:
+    """How far bf16 is off after one supervision step: logits, by norm; and in what decides, mean token loss by share,
+    the probability that answers lose by being others, and halting probability.
+    """
     carry = initial_carry(check.model, check.batches[0], torch.bfloat16)
     with torch.no_grad():
         found = supervision_step(
             check.model, check.model, check.embedding, carry, check.batches[0], check.rule, None
-        ).output.logits
-    wanted = check.tensors["eval/step1/logits"]
-    return float((found.float() - wanted).norm() / wanted.norm())
+        ).output
+    wanted, labels = check.tensors["eval/step1/logits"], check.batches[0].labels
+    losses = [token_loss(logits, labels).sum() for logits in (found.logits, wanted)]
+    odds = wanted.softmax(-1)
+    answered = odds.gather(-1, found.logits.argmax(-1, keepdim=True)).squeeze(-1)
+    halting = [logits.sigmoid() for logits in (found.halt_logits, check.tensors["eval/step1/q_halt_logits"])]
+    errors = {
+        "logits": (found.logits.float() - wanted).norm() / wanted.norm(),
+        "token_loss": (losses[0] / losses[1] - 1).abs(),
+        "answers": (odds.amax(-1) - answered).max(),
+        "halting": (halting[0] - halting[1]).abs().max(),
+    }
+    return {name: rounded(float(error), 2) for name, error in errors.items()}
 
 
 def synchronisation(s: Setting) -> Facts:
@@ -265,7 +287,8 @@ def profiled(s: Setting) -> Facts:
             trainer.train_step()
         trainer.read_metrics()
     wanted = torch.autograd.DeviceType.CUDA if s.cuda else torch.autograd.DeviceType.CPU
-    events = [event for event in record.events() if event.device_type == wanted]
+    # On a GPU's time line lie names of passages too, such as that of an optimiser's step, which span idle time.
+    events = [event for event in record.events() if event.device_type == wanted and not event.is_user_annotation]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)
     busy, end = 0.0, -math.inf
     for start, stop in spans:
@@ -281,8 +304,8 @@ def profiled(s: Setting) -> Facts:
 
 
 def compiled(s: Setting, compile_it: Callable[[nn.Module, Setting], nn.Module]) -> Facts:
-    """`arc1` at its own batch, compiled in one of two ways."""
-    trainer = trainer_of(s.config(s.batches[-1]), compile_model=lambda model: compile_it(model, s))
+    """`arc1` compiled in one of two ways, at a batch that fits: where it does not, each try compiles everything."""
+    trainer = trainer_of(s.config(s.batches[-2]), compile_model=lambda model: compile_it(model, s))
     counters.clear()  # of a tiny function that was tried first
     began = time.perf_counter()
     facts = measured(s, trainer)
@@ -508,7 +531,7 @@ def attention(s: Setting) -> Facts:
             with sdpa_kernel(backend):
                 forward = seconds_of(lambda: F.scaled_dot_product_attention(q, k, v), s.device)
                 inputs = [part.detach().requires_grad_() for part in (q, k, v)]
-                both = seconds_of(lambda: attend_and_back(inputs), s.device)  # noqa: B023
+                both = seconds_of(lambda: attend_and_back(inputs, v), s.device)  # noqa: B023
         except RuntimeError as error:
             facts[name] = str(error).splitlines()[0][:60]
             continue
@@ -518,15 +541,17 @@ def attention(s: Setting) -> Facts:
     return facts
 
 
-def attend_and_back(inputs: Sequence[Tensor]) -> None:
-    """Attention and its gradients."""
-    F.scaled_dot_product_attention(*inputs).sum().backward()
+def attend_and_back(inputs: Sequence[Tensor], gradient: Tensor) -> None:
+    """Attention and its gradients, from a gradient in memory: some kernels take no expanded one."""
+    F.scaled_dot_product_attention(*inputs).backward(gradient)
     for part in inputs:
         part.grad = None
 
 
 def products(s: Setting) -> Facts:
-    """The model's own matrix products in TFLOP/s; those of the MLP over tokens also with lengths of a multiple of 8."""
+    """The model's own matrix products in TFLOP/s; those of the MLP over tokens also with lengths of a multiple of 8,
+    and with positions first, where rows of any length are aligned (docs/gpu.md).
+    """
     model, batch = s.arc.model, s.batches[-2]
     rows, d, width = batch * (model.prefix + model.seq_len), model.hidden, swiglu_width(model.hidden, model.expansion)
     sudoku = PRESETS["sudoku"].model
@@ -539,8 +564,12 @@ def products(s: Setting) -> Facts:
     facts = {}
     for name, (m, k, n) in shapes.items():
         left, right = (torch.randn(*shape, device=s.device).bfloat16() for shape in ((m, k), (n, k)))
-        seconds = seconds_of(lambda: F.linear(left, right), s.device)  # noqa: B023
-        facts[name] = rounded(2 * m * k * n / seconds / 1e12, 3)
+        pairs = {name: (left, right)}
+        if k == length:
+            pairs[f"{name}_first"] = left.T.contiguous().T, right.T.contiguous().T
+        for which, pair in pairs.items():
+            seconds = seconds_of(lambda: F.linear(*pair), s.device)  # noqa: B023
+            facts[which] = rounded(2 * m * k * n / seconds / 1e12, 3)
     return facts
 
 

@@ -35,6 +35,26 @@ def test_the_mlp_over_tokens_has_plain_products_alone(preset: str) -> None:
     assert not {"bmm", "baddbmm"} & set(names)
 
 
+# Of the heads, whose few outputs are a row; and half of those of the MLP over tokens (docs/gpu.md says why).
+ODD = {"arc1": 7, "sudoku": 147, "sudoku6": 52}
+
+
+@pytest.mark.parametrize("preset", ODD)
+def test_no_more_products_have_rows_that_tensor_cores_cannot_load_whole(preset: str) -> None:
+    assert counts_of_step(preset, 3).odd <= ODD[preset]
+
+
+def test_rows_of_products_are_what_lies_side_by_side() -> None:
+    with counted() as counts:
+        wide, odd = torch.empty(3, 8, device="meta"), torch.empty(8, 5, device="meta")
+        wide @ torch.empty(8, 4, device="meta")
+        assert counts.odd == 0
+        torch.empty(8, 4, device="meta").T @ wide.T
+        assert counts.odd == 1, "the result has rows of 12 bytes"
+        wide @ odd
+    assert counts.odd == 2
+
+
 def test_operations_are_those_of_pytorchs_own_counter() -> None:
     a, b = torch.empty(3, 5, 7, device="meta"), torch.empty(7, 11, device="meta", requires_grad=True)
     with FlopCounterMode(display=False) as theirs, counted() as ours:

@@ -70,7 +70,15 @@ def test_missing_golden_numbers_are_an_error(setting: stages.Setting, tmp_path: 
 
 def test_wrong_golden_numbers_are_not_ok(setting: stages.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "BF16_TOLERANCE", 1e-7)
-    assert not stages.golden(setting)["ok"]
+    facts = stages.golden(setting)
+    assert not facts["ok"]
+    assert "att logits" in facts["bf16_out"]
+
+
+def test_published_models_in_bf16(setting: stages.Setting, shared_dir: Path) -> None:
+    facts = stages.golden(replace(setting, kit=shared_dir))
+    assert facts["ok"], facts["out"] + facts["bf16_out"]
+    assert {"trm_att", "trm_mlp", "trm_hier6"} < set(facts["bf16"])
 
 
 PUBLISHED = """
@@ -195,9 +203,8 @@ def test_the_page_gets_the_results_once(tmp_path: Path) -> None:
     assert with_section("# A\n\n## On a GPU\nold\n\n## B\nb\n", table({})).endswith("\n\n## B\nb\n")
 
 
-def test_the_calls_keep_within_their_minutes() -> None:
-    for number in (1, 2, 3):
-        assert sum(stage.seconds for stage in STAGES.values() if stage.call == number) <= 60 * 9.5
+def test_no_stage_takes_a_whole_call_and_calls_follow_each_other() -> None:
+    assert all(15 < stage.seconds <= 60 * program.MINUTES - 180 for stage in STAGES.values())
     assert list(STAGES) == sorted(STAGES, key=lambda name: STAGES[name].call)
 
 
@@ -222,6 +229,7 @@ def test_wheels_are_those_of_the_pins(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(packing.subprocess, "run", run)
     packing.fetch_wheels(tmp_path, "3.12")
     assert {word.split("==")[0] for word in asked[0] if "==" in word} == set(packing.PACKAGES)
+    assert set(packing.PUBLISHED) < set(asked[0])
     with pytest.raises(InputError, match=r"no wheels of .*orjson==.* for Python 3\.12"):
         packing.fetch_wheels(tmp_path, "3.12")
 
