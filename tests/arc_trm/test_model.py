@@ -78,24 +78,24 @@ def one_feature_of_the_text(model, x, y):
 def three_features(model, x, y, z1, z2):
     r, f = model.rotary(SIDE**2), model.net
     with torch.no_grad():
-        z1 = f(y + z1 + z2 + x, r)
-        z2 = f(y + z1 + z2 + x, r)
-        y = f(y + z1 + z2, r)
-    z1 = f(y + z1 + z2 + x, r)
-    z2 = f(y + z1 + z2 + x, r)
-    return f(y + z1 + z2, r), z1, z2
+        z1 = f((z1 + z2) + (y + x), r)
+        z2 = f((z1 + z2) + (y + x), r)
+        y = f(y + (z1 + z2), r)
+    z1 = f((z1 + z2) + (y + x), r)
+    z2 = f((z1 + z2) + (y + x), r)
+    return f(y + (z1 + z2), r), z1, z2
 
 
 def spare_latent(model, x, y, z1, z2, z3):
     """Two of three latents are updated; the third still counts in every sum (published: always six)."""
     r, f = model.rotary(SIDE**2), model.net
     with torch.no_grad():
-        z1 = f(y + z1 + z2 + z3 + x, r)
-        z2 = f(y + z1 + z2 + z3 + x, r)
-        y = f(y + z1 + z2 + z3, r)
-    z1 = f(y + z1 + z2 + z3 + x, r)
-    z2 = f(y + z1 + z2 + z3 + x, r)
-    return f(y + z1 + z2 + z3, r), z1, z2, z3
+        z1 = f((z1 + z2 + z3) + (y + x), r)
+        z2 = f((z1 + z2 + z3) + (y + x), r)
+        y = f(y + (z1 + z2 + z3), r)
+    z1 = f((z1 + z2 + z3) + (y + x), r)
+    z2 = f((z1 + z2 + z3) + (y + x), r)
+    return f(y + (z1 + z2 + z3), r), z1, z2, z3
 
 
 def one_step_gradient(model, x, y, z):
