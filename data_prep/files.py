@@ -8,6 +8,7 @@ import argparse
 import hashlib
 import importlib.metadata
 import io
+import json
 import os
 import re
 import shutil
@@ -43,6 +44,25 @@ def read_json(path: Path | str) -> Any:
     except orjson.JSONDecodeError as error:
         reason = "binary data" if b"\0" in data[:1000] else error
         raise InputError(f"{path}: not JSON ({reason})") from error
+
+
+def read_json_once(path: Path | str) -> Any:
+    """As `read_json`, and refuse an object that names a field twice, of which a reader would keep only the last."""
+    value = read_json(path)
+
+    def check(fields: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in fields:
+            if name in seen:
+                raise InputError(f"{path}: {name} occurs twice in one object, expected every name once")
+            seen.add(name)
+
+    try:
+        # orjson cannot tell; numbers stay texts, for they do not matter here and may be of any length.
+        json.loads(Path(path).read_bytes(), object_pairs_hook=check, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise InputError(f"{path}: nested hundreds of levels deep, expected lists of grids") from error
+    return value
 
 
 def write_atomic(path: Path | str, data: bytes) -> None:

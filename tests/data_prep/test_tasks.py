@@ -170,6 +170,17 @@ def test_names_that_cannot_be_printed_are_refused(tmp_path: Path, name: str) -> 
         read_tasks(file)
 
 
+def test_a_task_given_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+    one = json.dumps(as_json(TASKS[0]))
+    file = tmp_path / "tasks.json"
+    file.write_text(f'{{"a": {one}, "a": {one}}}')
+    with pytest.raises(InputError, match="a occurs twice"):
+        read_tasks(file)
+    file.write_text('{"a": [[[1]]], "a": [[[2]]]}')
+    with pytest.raises(InputError, match="a occurs twice"):
+        read_solutions(file)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs file names that are no text")
 def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     os.makedirs(tmp_path / "corpus")
