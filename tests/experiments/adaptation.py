@@ -112,19 +112,19 @@ def read_lines(path: Path) -> Lines:
     return {(line["cell"], line["steps"], line["task"]): line for line in lines}
 
 
-def run_cell(cell: str, export: Export, tasks: Sequence[Task], precision: str, path: Path) -> None:
-    """Run what is missing of one cell, and write the results anew after each measurement."""
+def run_cell(cell: str, export: Export, tasks: Sequence[Task], precision: str, path: Path, until: int) -> None:
+    """Run what is missing of one cell `until` a number of steps, and write the results anew at each measurement."""
     word, moves, seed = cell.split(":")
     way, (factor, rate) = WAYS[word], MOVES[moves]
-    chosen, lines = tasks[:: way.every], read_lines(path)
+    chosen, lines, marks = tasks[:: way.every], read_lines(path), [step for step in way.steps if step <= until]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     for part in [chosen] if way.together else [[task] for task in chosen]:
-        if all((cell, way.steps[-1], task.task_id) in lines for task in part):
+        if all((cell, marks[-1], task.task_id) in lines for task in part):
             continue
         settings = Settings(
             steps=way.steps[-1], batch_size=way.slots, lr=rate, canvas="strict", precision=precision, seed=int(seed)
         )
-        for step, seconds, shown, found in adapted(export, part, settings, factor, way.steps):
+        for step, seconds, shown, found in adapted(export, part, settings, factor, marks):
             facts = {"cell": cell, "commit": commit, "steps": step, "seconds": seconds, "shown": shown}
             lines |= {(cell, step, each["task"]): facts | each for each in found}
             write_atomic(path, b"".join(orjson.dumps(line) + b"\n" for line in lines.values()))
@@ -159,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", help=f"WAY of {', '.join(WAYS)}; MOVES of {', '.join(MOVES)}")
     parser.add_argument("--out", type=Path, default=Path("runs/adaptation"))
+    parser.add_argument("--until", metavar="STEPS", type=int, default=STEPS[-1], help="end runs of more steps there")
     parser.add_argument("--table", action="store_true", help="run nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -170,7 +171,7 @@ def main() -> None:
         print(f"{len(tasks)} tasks, {sum(len(task.tests) for task in tasks)} outputs", flush=True)
         precision = chosen_precision(Settings(), export.model, make_accelerator("none", arguments.out))
         for cell in ("untouched:embeddings:0", *(arguments.cells or CELLS)):
-            run_cell(cell, export, tasks, precision, path)
+            run_cell(cell, export, tasks, precision, path, arguments.until)
     print(table(read_lines(path)))
 
 
