@@ -60,8 +60,8 @@ WAYS = {
     "alone": Way(4, False, (4, 17, 67), every=3),
     "alone-longer": Way(4, False, STEPS, every=6),
 }
-# What multiplies the trunk's rate, and that rate.
-MOVES = {"embeddings": (0.0, 1e-4), "everything": (1.0, 1e-4), "everything-4e-4": (1.0, 4e-4)}
+# The first part of the steps, in which embeddings move alone; the trunk's rate after it.
+MOVES = {"embeddings": (1.0, 1e-4), "everything": (0.0, 1e-4), "quarter": (0.25, 1e-4), "everything-4e-4": (0.0, 4e-4)}
 CELLS = [f"{way}:{moves}:{seed}" for seed in range(3) for way in ("jointly", "alone") for moves in tuple(MOVES)[:2]]
 
 
@@ -86,15 +86,16 @@ def measured(trainer: Trainer, export: Export, store: ArcStore) -> Iterator[dict
 
 
 def adapted(
-    export: Export, tasks: Sequence[Task], settings: Settings, factor: float, marks: Sequence[int]
+    export: Export, tasks: Sequence[Task], settings: Settings, marks: Sequence[int]
 ) -> Iterator[tuple[int, float, float | None, list[dict[str, Any]]]]:
     """(step, seconds of the steps so far, token loss on the demonstrations, what is measured) at each of `marks`."""
     store = build_store([TaskEntry.demonstrations_only(task) for task in tasks], VIEWS - 1, seed=0)
     trainer = make_trainer(settings, export, store, make_accelerator("none", Path()))
-    trainer.trunk_factor, spent, loss = factor, 0.0, None
+    spent, loss, alone = 0.0, None, settings.embedding_share * (settings.steps or 0)
     for mark in marks:
         began = time.process_time()
         while trainer.step < mark:
+            trainer.trunk_factor = float(trainer.step >= alone)
             trainer.train_step()
         spent += time.process_time() - began
         if trainer.step:
@@ -115,16 +116,22 @@ def read_lines(path: Path) -> Lines:
 def run_cell(cell: str, export: Export, tasks: Sequence[Task], precision: str, path: Path, until: int) -> None:
     """Run what is missing of one cell `until` a number of steps, and write the results anew at each measurement."""
     word, moves, seed = cell.split(":")
-    way, (factor, rate) = WAYS[word], MOVES[moves]
+    way, (share, rate) = WAYS[word], MOVES[moves]
     chosen, lines, marks = tasks[:: way.every], read_lines(path), [step for step in way.steps if step <= until]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     for part in [chosen] if way.together else [[task] for task in chosen]:
         if all((cell, marks[-1], task.task_id) in lines for task in part):
             continue
         settings = Settings(
-            steps=way.steps[-1], batch_size=way.slots, lr=rate, canvas="strict", precision=precision, seed=int(seed)
+            steps=way.steps[-1],
+            batch_size=way.slots,
+            lr=rate,
+            embedding_share=share,
+            canvas="strict",
+            precision=precision,
+            seed=int(seed),
         )
-        for step, seconds, shown, found in adapted(export, part, settings, factor, marks):
+        for step, seconds, shown, found in adapted(export, part, settings, marks):
             facts = {"cell": cell, "commit": commit, "steps": step, "seconds": seconds, "shown": shown}
             lines |= {(cell, step, each["task"]): facts | each for each in found}
             write_atomic(path, b"".join(orjson.dumps(line) + b"\n" for line in lines.values()))
