@@ -8,7 +8,7 @@ evaluation tasks are never looked at. A cell is WAY:MOVES:SEED, see WAYS and MOV
 `submission.solve` and measures, after some of them, the moving average on the test pairs: token loss
 and exact answers in float32 under eight rotations and reflections in the task's own colours, and outputs solved by the
 votes of VIEWS puzzles of a task, two attempts. OUT/results.jsonl holds a line for every task, cell and number of steps;
-what is there is not run again. The table is printed at the end, or at once with --table.
+what is there is not run again (one program at a time). The table is printed at the end, or at once with --table.
 """
 
 import argparse
@@ -58,7 +58,6 @@ WAYS = {
     "untouched": Way(16, True, (0,)),
     "jointly": Way(16, True, STEPS),
     "alone": Way(4, False, (4, 17, 67), every=3),
-    "alone-longer": Way(4, False, STEPS, every=6),
 }
 # The first part of the steps, in which embeddings move alone; the trunk's rate after it.
 MOVES = {"embeddings": (1.0, 1e-4), "everything": (0.0, 1e-4), "quarter": (0.25, 1e-4), "everything-4e-4": (0.0, 4e-4)}
@@ -150,16 +149,29 @@ def table(lines: Lines) -> str:
     for (kind, steps), some in kinds.items():
         names, cells = ({line[key] for line in some} for key in ("task", "cell"))
         losses = {name: np.mean([line["loss"] for line in some if line["task"] == name]) for name in names}
-        changes = np.array([losses[name] - untouched[name] for name in names])
-        spread = 1.96 * changes.std() / max(1, len(names) - 1) ** 0.5
+        change = interval([losses[name] - untouched[name] for name in names])
         solved = ", ".join(str(sum(line["solved"] for line in some if line["cell"] == cell)) for cell in sorted(cells))
         exact, shown = (np.mean([line[key] or 0.0 for line in some]) for key in ("exact", "shown"))
         rows.append(
-            f"| {kind} | {steps} | {len(names)} | {np.mean(list(losses.values())):.3f} | {changes.mean():+.3f} ± "
-            f"{spread:.3f} | {exact:.1%} | {solved} of {sum(line['outputs'] for line in some) // len(cells)} | "
-            f"{shown:.3f} |"
+            f"| {kind} | {steps} | {len(names)} | {np.mean(list(losses.values())):.3f} | {change} | {exact:.1%} | "
+            f"{solved} of {sum(line['outputs'] for line in some) // len(cells)} | {shown:.3f} |"
         )
     return "\n".join(rows)
+
+
+def interval(changes: Sequence[float]) -> str:
+    """Mean and 95 % interval."""
+    return f"{np.mean(changes):+.3f} ± {1.96 * np.std(changes) / max(1, len(changes) - 1) ** 0.5:.3f}"
+
+
+def difference(lines: Lines, names: Sequence[str]) -> str:
+    """How much more one cell loses than another on the tasks that both have; a name is CELL@STEPS."""
+    one, other = (
+        {task: line["loss"] for (cell, steps, task), line in lines.items() if f"{cell}@{steps}" == name}
+        for name in names
+    )
+    changes = [one[task] - other[task] for task in one if task in other]
+    return f"{' minus '.join(names)}: {interval(changes)} over {len(changes)} tasks"
 
 
 def main() -> None:
@@ -168,18 +180,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/adaptation"))
     parser.add_argument("--until", metavar="STEPS", type=int, default=STEPS[-1], help="end runs of more steps there")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--compare", nargs=2, metavar="CELL@STEPS", help="run nothing, print a difference of losses")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "results.jsonl"
-    if not arguments.table:
+    if not arguments.table and not arguments.compare:
         export = read_export(SHIPPED)
         tasks = list(unseen_tasks(export.training_tasks))
         print(f"{len(tasks)} tasks, {sum(len(task.tests) for task in tasks)} outputs", flush=True)
         precision = chosen_precision(Settings(), export.model, make_accelerator("none", arguments.out))
         for cell in ("untouched:embeddings:0", *(arguments.cells or CELLS)):
             run_cell(cell, export, tasks, precision, path, arguments.until)
-    print(table(read_lines(path)))
+    lines = read_lines(path)
+    print(difference(lines, arguments.compare) if arguments.compare else table(lines))
 
 
 if __name__ == "__main__":
