@@ -181,17 +181,24 @@ class ArcSource:
         self,
         store: ArcStore,
         *,
+        seed: int,
+        batch_size: int,
         device: Device,
         side: int = CANVAS_SIDE,
         groups: Integers | None = None,
         task_rows: bool = False,
-        **drawn: int,
+        own_colours: float = 0.0,
     ) -> None:
-        """See ArcBatches, and Sampler for what is `drawn`; raises ValueError as they do.
-
-        With `task_rows` views are drawn afresh.
-        """
-        self.sampler = Sampler(store, groups=groups, side=side, fresh_views=task_rows, **drawn)
+        """See ArcBatches and Sampler; raises ValueError as they do. With `task_rows` views are drawn afresh."""
+        self.sampler = Sampler(
+            store,
+            seed=seed,
+            batch_size=batch_size,
+            groups=groups,
+            side=side,
+            fresh_views=task_rows,
+            own_colours=own_colours,
+        )
         self.batches = ArcBatches(store, device, side, groups, task_rows)
         self.batch_size, self.side, self.seq_len = self.sampler.batch_size, side, self.batches.seq_len
         self.num_puzzles = len(store.groups if task_rows else store.puzzle_groups)

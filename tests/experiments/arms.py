@@ -144,7 +144,12 @@ def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views
             mark += 1
             metrics = trainer.read_metrics()
             loss, exact = held_out(trainer, store)
-            point = {"minutes": used / 60, "step": trainer.step, "held_out_loss": loss, "held_out_exact": exact}
+            point: dict[str, float | None] = {
+                "minutes": used / 60,
+                "step": trainer.step,
+                "held_out_loss": loss,
+                "held_out_exact": exact,
+            }
             point |= {key: metrics.get(key) for key in ("token_loss", "exact_accuracy", "supervision_steps", "lr")}
             curve.append(point)
             print(
