@@ -70,8 +70,9 @@ def test_the_loss_curve_is_the_same_to_the_error_of_its_arithmetic(
 
 
 @pytest.mark.parametrize("name", ["pieces", "compiled"])
-def test_pieces_and_compiled_on_two_processes_are_the_whole_on_one(folders: Folders, name: str) -> None:
-    found, expected = both(folders, name, 2)[1], both(folders, "sizes", 2)[0]
+@pytest.mark.parametrize("count", SEVERAL)
+def test_pieces_and_compiled_on_several_processes_are_the_whole_on_one(folders: Folders, name: str, count: int) -> None:
+    found, expected = both(folders, name, count)[1], both(folders, "sizes", count)[0]
     for tensor in ("puzzle_table", "curve"):
         torch.testing.assert_close(found[tensor], expected[tensor], rtol=1e-9, atol=1e-12)
 

@@ -481,8 +481,9 @@ def test_the_launcher_starts_the_script_on_two_processes_from_another_folder(dat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("signalled", [0, 1])
 def test_two_launches_act_as_two_machines_and_a_signal_to_either_ends_both_with_a_checkpoint(
-    dataset: Path, tmp_path: Path
+    dataset: Path, tmp_path: Path, signalled: int
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -509,12 +510,12 @@ def test_two_launches_act_as_two_machines_and_a_signal_to_either_ends_both_with_
             return "".join((tmp_path / f"machine{rank}").read_text() for rank in (0, 1))
 
         wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and bool(lines(tmp_path / "run")))
-        machines[1].terminate()
+        machines[signalled].terminate()
         wait_for(lambda: "stopped by a signal" in told())
-        machines[1].wait(HANG)
-        # The first machine's launcher waits minutes for a word of the second's, though its training process is done.
-        machines[0].kill()
-        machines[0].wait(HANG)
+        machines[signalled].wait(HANG)
+        # The other machine's launcher waits minutes for a word of this one's, though its training process is done.
+        machines[1 - signalled].kill()
+        machines[1 - signalled].wait(HANG)
     found = read_newest_checkpoint(tmp_path / "run", print)
     assert found is not None
     assert told().count("2 processes on cpu\n") == 1
