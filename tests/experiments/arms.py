@@ -73,6 +73,7 @@ ARMS: dict[str, Overrides] = {
     "muon-own-colours": shared(optimiser="muon", lr=2e-3, own_colours=0.7),
     "muon-no-colours": shared(optimiser="muon", lr=2e-3, own_colours=1.0),
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
+    "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),  # arc1-tiny
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair
