@@ -7,14 +7,14 @@ Shows the answer y and, beside it, the latent z read through the output head.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from arc_trm.checkpoint import Export, read_export
+from arc_trm.checkpoint import Export
 from arc_trm.model import RecursiveModel
 from arc_trm.predict import RollOut
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
@@ -22,50 +22,54 @@ from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import IDENTITY, Grid
 from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
+from submission.session import read_exports
 
-Tokens = NDArray[np.uint8]
 # The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
 VIEW = [[IDENTITY.dihedral, *(COLOUR_OFFSET + colour for colour in IDENTITY.permutation)]]
 SYMBOLS = PAD_SYMBOL + EOS_SYMBOL + "0123456789"  # of every token
 
 
-@torch.no_grad()
-def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: int) -> list[dict[str, Any]]:
-    """After each of `steps`: the answer, the latents read through the output head, and the halting probability.
+class Frame(NamedTuple):
+    """What the model says after one supervision step."""
 
-    `embedding` is float32 [w]. Canvases are cut to the corner that the question and the last answer use.
+    canvases: list[list[str]]  # the answer, then the latents: rows of symbols
+    halting: float  # probability
+
+
+@torch.no_grad()
+def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: int) -> list[Frame]:
+    """A frame after each of `steps`; `embedding` is float32 [w].
+
+    Canvases are cut to the corner that the question and the last answer use.
     """
     model = RecursiveModel(exported.model).eval()
     model.load_state_dict(exported.weights)
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     state = model.initial_state(1, inputs.shape[1], torch.float32)
     roll_out = RollOut(model, state, inputs, embedding[None], torch.tensor(VIEW))
-    frames = []
+    said = []
     for _ in range(steps):
         output = roll_out.step()
         logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in output.state[1:])]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
-        frames.append((canvases, round(float(output.halt_logits.sigmoid()), 4)))
-    corner = used_corner(frames[-1][0][0], question, side)
-    texts = [[canvas_text(canvas, side, corner) for canvas in canvases] for canvases, _ in frames]
-    parts = zip(texts, frames, strict=True)
-    return [{"answer": text[0], "latents": text[1:], "halting": halting} for text, (_, halting) in parts]
+        said.append((canvases.reshape(-1, side, side), float(output.halt_logits.sigmoid())))
+    height, width = used_corner(said[-1][0][0], question)
+    return [Frame([symbols(c[:height, :width]) for c in canvases], halting) for canvases, halting in said]
 
 
-def used_corner(answer: Tokens, question: Grid, side: int) -> tuple[int, int]:
-    """Height and width of what question and answer use of a canvas, uint8 [side * side], with their borders.
+def used_corner(answer: NDArray[np.uint8], question: Grid) -> tuple[int, int]:
+    """Height and width of what question and answer use of a canvas, uint8 [side, side], with their borders.
 
     Tokens beyond the EOS border are never trained and mean nothing.
     """
-    heights, widths = largest_rectangles(answer[None], side)
-    height, width = question.shape
-    return min(side, 1 + max(height, int(heights[0]))), min(side, 1 + max(width, int(widths[0])))
+    side = len(answer)
+    [height], [width] = largest_rectangles(answer.reshape(1, -1), side)
+    return min(side, 1 + max(question.shape[0], int(height))), min(side, 1 + max(question.shape[1], int(width)))
 
 
-def canvas_text(canvas: Tokens, side: int, corner: tuple[int, int]) -> str:
-    """The corner of a canvas, uint8 [side * side], as a text: rows parted by "/"."""
-    rows = canvas.reshape(side, side)[: corner[0], : corner[1]].tolist()
-    return "/".join("".join(SYMBOLS[token] for token in row) for row in rows)
+def symbols(canvas: NDArray[np.uint8]) -> list[str]:
+    """Tokens, [height, width], as rows of symbols."""
+    return ["".join(SYMBOLS[token] for token in row) for row in canvas.tolist()]
 
 
 def find_embedding(exported: Export, task: Task) -> tuple[Tensor, str]:
@@ -77,19 +81,18 @@ def find_embedding(exported: Export, task: Task) -> tuple[Tensor, str]:
     return exported.puzzle_mean, "the mean of all puzzles, as the export keeps none for this task"
 
 
-def show_steps(frames: Sequence[dict[str, Any]]) -> Iterator[str]:
+def show_steps(frames: Sequence[Frame]) -> Iterator[str]:
     """Answer and latents of every step side by side; a step that changes neither is one line."""
-    before: list[str] = []
-    for number, frame in enumerate(frames, start=1):
-        texts = [frame["answer"], *frame["latents"]]
-        said = f"step {number} of {len(frames)}: halting probability {frame['halting']:.1%}"
-        if texts == before:
-            yield f"{said}, nothing changed"
+    for i, (canvases, halting) in enumerate(frames):
+        line = f"step {i + 1} of {len(frames)}: halting probability {halting:.1%}"
+        if i and canvases == frames[i - 1].canvases:
+            yield f"{line}, nothing changed"
             continue
-        changed = sum(a != b for a, b in zip(frame["answer"], before[0], strict=True)) if before else None
-        yield f"\n{said}" + ("" if changed is None else f", cells of the answer that changed: {changed}")
-        yield beside([render_symbols(text.split("/")) for text in texts])
-        before = texts
+        if i:
+            cells = zip("".join(canvases[0]), "".join(frames[i - 1].canvases[0]), strict=True)
+            line += f", cells of the answer that changed: {sum(new != old for new, old in cells)}"
+        yield f"\n{line}"
+        yield beside([render_symbols(rows) for rows in canvases])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,17 +107,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     [task] = pick(read_tasks(arguments.challenges), arguments.task, str(arguments.challenges))
     if not 0 <= arguments.test < len(task.tests):
         raise InputError(f"--test {arguments.test}: task {task.task_id} has test inputs 0 to {len(task.tests) - 1}")
-    exported = read_export(arguments.checkpoint)
-    if exported.model.seq_len != CANVAS_SIDE**2:
-        raise InputError(f"{arguments.checkpoint}: a model for {exported.model.seq_len} tokens, expected one for ARC")
+    [exported] = read_exports([arguments.checkpoint])
     embedding, source = find_embedding(exported, task)
     side = choose_side(task) if exported.model.mixer == "attention" else CANVAS_SIDE
     question, count = task.tests[arguments.test].input, exported.halting.max_supervision_steps
-    frames = film(exported, embedding, question, side, count)
     print(f"task {task.task_id}, test {arguments.test}: {count} supervision steps on a canvas of side {side}")
     print(f"puzzle embedding: {source}\nleft the answer y; right of it the latent z through the output head")
-    for line in show_steps(frames):
-        print(line)
+    print("\n".join(show_steps(film(exported, embedding, question, side, count))))
     return 0
 
 

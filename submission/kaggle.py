@@ -12,8 +12,6 @@ and sources at once, the machine by what the notebook found there.
 import argparse
 import contextlib
 import io
-import json
-import shutil
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from data_prep.files import InputError, command_line, read_json, run_program, write_atomic
+from data_prep.files import InputError, command_line, new_folder, read_json, run_program, write_atomic
 from submission.attempts import read_submission
 from submission.package import NOTEBOOK, Bundle, read_bundle
 from submission.submission_file import make_folder, read_summary
@@ -37,12 +35,6 @@ RECORD = "push.json"
 ENDS = {"COMPLETE": True, "ERROR": False, "CANCEL_ACKNOWLEDGED": False}
 # In seconds: between two looks at something that takes its time, and when to give up on it.
 POLL, DATASET_WAIT, KERNEL_WAIT = 15.0, 3600.0, 13 * 3600.0
-EXPLAINED = {
-    401: "Kaggle refused the credentials (401); make a new token at https://www.kaggle.com/settings",
-    403: "Kaggle does not allow it (403); is the name right, and are the competition's rules accepted?",
-    404: "Kaggle does not know it (404); is the name right?",
-    429: "too many requests (429); try again later",
-}
 NO_CREDENTIALS = (
     "no Kaggle credentials that work: make a token at https://www.kaggle.com/settings and set KAGGLE_API_TOKEN, "
     "or save it as ~/.kaggle/access_token"
@@ -74,43 +66,10 @@ class Refused(InputError):
         self.status = status
 
 
-class Site:
-    """Kaggle's own client, signed in, which repeats uploads itself; its failures become InputErrors of one line."""
-
-    def __init__(self, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic) -> None:
-        self._sleep, self._now = sleep, now
-        self.client = self.ask("signing in", sign_in)
-
-    def ask(self, what: str, request: Callable[..., Any], *words: Any, **options: Any) -> Any:
-        """What `request(*words, **options)` returns; raises Refused where it fails."""
-        try:
-            with contextlib.redirect_stdout(sys.stderr):  # what the client prints is not our output
-                return request(*words, **options)
-        except (OSError, ValueError) as error:
-            status = status_of(error)
-            raise Refused(f"{what}: {_reason(error, status)}", status) from error
-
-    def wait(self, what: str, look: Callable[[], Result | None], seconds: float) -> Result:
-        """Look until there is a result, also after failures that may pass; InputError when none is there in time."""
-        end = self._now() + seconds
-        while True:
-            try:
-                if (result := look()) is not None:
-                    return result
-                failure = ""
-            except Refused as error:
-                if error.status is not None and error.status < 429:
-                    raise
-                failure = f" ({error})"
-            if self._now() >= end:
-                raise InputError(f"{what}: still not there after {seconds / 60:.0f} minutes{failure}")
-            self._sleep(POLL)
-
-
 def sign_in() -> Any:
     """Kaggle's client (kaggle.api.kaggle_api_extended.KaggleApi); InputError without credentials that work.
 
-    Importing it prints help, tries to sign in, and ends the program where it cannot.
+    Importing it tries to sign in. Where it cannot, it prints help and ends the program.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -125,31 +84,46 @@ def sign_in() -> Any:
     return client
 
 
-def status_of(error: Exception) -> int | None:
-    """The HTTP status behind a failure, None where there was no answer; the client hides some in its ValueErrors."""
-    found = (getattr(candidate, "response", None) for candidate in (error, error.__context__))
-    return next((int(response.status_code) for response in found if response is not None), None)
+def ask(what: str, request: Callable[..., Any], *words: Any, **options: Any) -> Any:
+    """What `request(*words, **options)` of the client returns; where it fails, raises Refused of one line."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what the client prints is not our output
+            return request(*words, **options)
+    except (OSError, ValueError) as error:
+        # The client turns some answers into ValueErrors of its own.
+        answers = (getattr(candidate, "response", None) for candidate in (error, error.__context__))
+        status = next((int(answer.status_code) for answer in answers if answer is not None), None)
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Refused(f"{what}: {'' if status is None else f'status {status}, '}{said}", status) from error
 
 
-def _reason(error: Exception, status: int | None) -> str:
-    if status is not None:
-        return EXPLAINED.get(status, f"Kaggle's servers failed ({status})")
-    if isinstance(error, json.JSONDecodeError):
-        return "Kaggle's answer was no JSON"
-    lines = [] if isinstance(error, OSError) else str(error).strip().splitlines()
-    return lines[0] if lines else f"no answer ({type(error).__name__})"
+def wait(what: str, look: Callable[[], Result | None], seconds: float) -> Result:
+    """Look until there is a result, also after failures that may pass; InputError when none is there in time."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if (result := look()) is not None:
+                return result
+            failure = ""
+        except Refused as error:
+            if error.status is not None and error.status < 429:
+                raise
+            failure = f" ({error})"
+        if time.monotonic() >= end:
+            raise InputError(f"{what}: still not there after {seconds / 60:.0f} minutes{failure}")
+        time.sleep(POLL)
 
 
 # Dataset --------------------------------------------------------------------------------------------------
 
 
-def upload(site: Site, pushed: Pushed, bundle: Bundle) -> None:
+def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
     """Make the bundle the newest version of the dataset, unless it is that already; wait until Kaggle has it."""
     # Goes up with the bundle, so that a listing tells which bundle's it is.
     marker = f"bundle-{pushed.bundle[:12]}.txt"
     wanted = {marker, *(path.name for path in bundle.files)}
-    before = dataset_status(site, pushed.dataset)
-    if before == "ready" and wanted <= listed(site, pushed.dataset):
+    status, files = dataset_state(client, pushed.dataset)
+    if wanted <= files:
         print(f"dataset {pushed.dataset} has this bundle already")
         return
     with tempfile.TemporaryDirectory(prefix="arc-trm-dataset.") as folder:
@@ -158,56 +132,52 @@ def upload(site: Site, pushed: Pushed, bundle: Bundle) -> None:
         Path(folder, marker).write_text(f"{pushed.bundle}\n", encoding="utf-8")
         # The licences of the parts are in a file of the bundle.
         metadata = {"id": pushed.dataset, "title": slug(pushed.dataset), "licenses": [{"name": "other"}]}
-        write_json(Path(folder, "dataset-metadata.json"), metadata)
-        if before:
-            words, request = [folder, f"bundle {pushed.bundle[:12]}"], site.client.dataset_create_version
-        else:
-            words, request = [folder], site.client.dataset_create_new
-        answer = site.ask(f"uploading to {pushed.dataset}", request, *words, quiet=True)
+        Path(folder, "dataset-metadata.json").write_bytes(orjson.dumps(metadata))
+        request = client.dataset_create_version if status else client.dataset_create_new
+        notes = [f"bundle {pushed.bundle[:12]}"] if status else []
+        answer = ask(f"uploading to {pushed.dataset}", request, folder, *notes, quiet=True)
     if answer.error:
         raise InputError(f"uploading to {pushed.dataset}: {answer.error}")
     print(f"uploaded {len(wanted)} files to {pushed.dataset}, waiting for Kaggle to process them", flush=True)
 
     def processed() -> set[str] | None:
-        status = dataset_status(site, pushed.dataset)
+        status, files = dataset_state(client, pushed.dataset)
         if status in ("failed", "deleted"):
             raise InputError(f"dataset {pushed.dataset}: {status} while Kaggle processed it, expected ready")
         # A new version is not the newest at once: "ready" may still speak of the one before.
-        files = listed(site, pushed.dataset) if status == "ready" else set()
         return files if marker in files else None
 
-    missing = wanted - site.wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT)
+    missing = wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT)
     if missing:
         names = ", ".join(sorted(missing))
         raise InputError(f"dataset {pushed.dataset}: lacks {names}, the upload dropped it; push again")
 
 
-def dataset_status(site: Site, dataset: str) -> str | None:
-    """What Kaggle says about the dataset ("ready" …), None when it does not exist or may not be looked at."""
+def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
+    """Kaggle's word for the dataset's state, empty where there is none that we may see; its files where it is ready."""
     try:
-        return str(site.ask(f"dataset {dataset}", site.client.dataset_status, dataset))
+        status = str(ask(f"dataset {dataset}", client.dataset_status, dataset))
     except Refused as error:
         if error.status in (403, 404):
-            return None
+            return "", set()
         raise
-
-
-def listed(site: Site, dataset: str) -> set[str]:
-    """The files of the dataset's newest version, of which a bundle has far fewer than fit on a page."""
-    page = site.ask(f"files of {dataset}", site.client.dataset_list_files, dataset, page_size=200)
-    return {str(file.name) for file in page.files or []}
+    if status != "ready":
+        return status, set()
+    # A bundle has far fewer files than fit on a page.
+    page = ask(f"files of {dataset}", client.dataset_list_files, dataset, page_size=200)
+    return status, {str(file.name) for file in page.files or []}
 
 
 # Notebook -------------------------------------------------------------------------------------------------
 
 
-def push_kernel(site: Site, pushed: Pushed, bundle: Bundle) -> int:
+def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
     """Push the bundle's notebook, which starts it; its version. InputError where Kaggle drops one of its sources."""
     what = f"kernel {pushed.kernel}"
     metadata = {
         "id": pushed.kernel,
         "title": slug(pushed.kernel),  # so that Kaggle derives the same slug from it
-        "code_file": NOTEBOOK,
+        "code_file": str((bundle.folder / NOTEBOOK).resolve()),
         "language": "python",
         "kernel_type": "notebook",
         "is_private": True,
@@ -218,9 +188,8 @@ def push_kernel(site: Site, pushed: Pushed, bundle: Bundle) -> int:
         "competition_sources": [pushed.competition],
     }
     with tempfile.TemporaryDirectory(prefix="arc-trm-kernel.") as folder:
-        shutil.copy(bundle.folder / NOTEBOOK, folder)
-        write_json(Path(folder, "kernel-metadata.json"), metadata)
-        answer = site.ask(what, site.client.kernels_push, folder)
+        Path(folder, "kernel-metadata.json").write_bytes(orjson.dumps(metadata))
+        answer = ask(what, client.kernels_push, folder)
     if answer.error:
         raise InputError(f"{what}: {answer.error}")
     kinds = ("dataset", "competition", "kernel", "model")
@@ -231,25 +200,22 @@ def push_kernel(site: Site, pushed: Pushed, bundle: Bundle) -> int:
     return int(answer.version_number or 0)
 
 
-def fetch(site: Site, pushed: Pushed, out: Path) -> None:
+def fetch(client: Any, pushed: Pushed, out: Path) -> None:
     """Wait for the notebook's end, fetch log and output into `out`/output, check them; InputError when it failed."""
     said = ""
 
     def ended() -> Any:
         nonlocal said
-        answer = site.ask(f"kernel {pushed.kernel}", site.client.kernels_status, pushed.kernel)
+        answer = ask(f"kernel {pushed.kernel}", client.kernels_status, pushed.kernel)
         if answer.status.name != said:
             said = answer.status.name
             print(f"kernel {pushed.kernel}: {said.lower()}", flush=True)
         return answer if said in ENDS else None
 
-    message = site.wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT).failure_message
+    message = wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT).failure_message
     folder = out / "output"
-    what, request = f"output of {pushed.kernel}", site.client.kernels_output
-    with tempfile.TemporaryDirectory(dir=out, prefix=".output.") as name:
-        site.ask(what, request, pushed.kernel, f"{name}/output", force=True, quiet=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        Path(name, "output").rename(folder)
+    with new_folder(folder) as fresh:
+        ask(f"output of {pushed.kernel}", client.kernels_output, pushed.kernel, str(fresh), force=True, quiet=True)
     log = folder / f"{slug(pushed.kernel)}.log"
     if not ENDS[said]:
         raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
@@ -268,8 +234,7 @@ def check_output(folder: Path, pushed: Pushed) -> int:
 def doubts(folder: Path, pushed: Pushed) -> list[str]:
     """What speaks against handing in, a phrase each: the scored rerun can only do what the fetched run has proved."""
     summary = read_summary(folder / "submission.json") or {}
-    device, processes = str(summary.get("device", "no device")), summary.get("processes", 0)
-    gpus = processes if device.startswith("cuda") else 0
+    gpus = summary.get("processes", 0) if str(summary.get("device")).startswith("cuda") else 0
     found = [] if gpus == MACHINES.get(pushed.machine, gpus) else [f"{gpus} GPUs worked of those of {pushed.machine}"]
     without = summary.get("outputs_without_candidates", "unknown")
     found += [f"outputs without votes: {without}"] if without else []
@@ -281,35 +246,30 @@ def slug(name: str) -> str:
     return name.split("/")[1]
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON."""
-    write_atomic(path, orjson.dumps(value, option=orjson.OPT_INDENT_2))
-
-
 # Commands -------------------------------------------------------------------------------------------------
 
 
-def push(site: Site, arguments: argparse.Namespace) -> None:
+def push(client: Any, arguments: argparse.Namespace) -> None:
     """upload the bundle, run its notebook, wait, fetch output and log"""
     bundle = read_bundle(arguments.bundle)
-    owner = arguments.owner or site.client.config_values["username"]
+    owner = arguments.owner or client.config_values["username"]
     names = f"{owner}/{arguments.dataset}", f"{owner}/{arguments.kernel}"
     pushed = Pushed(*names, arguments.competition, bundle.digest, arguments.machine)
     make_folder(arguments.out)  # before anything that cannot be undone
-    upload(site, pushed, bundle)
-    pushed = replace(pushed, version=push_kernel(site, pushed, bundle))
-    write_json(arguments.out / RECORD, asdict(pushed))
+    upload(client, pushed, bundle)
+    pushed = replace(pushed, version=push_kernel(client, pushed, bundle))
+    write_atomic(arguments.out / RECORD, orjson.dumps(asdict(pushed), option=orjson.OPT_INDENT_2))
     print(f"pushed version {pushed.version} of https://www.kaggle.com/code/{pushed.kernel}", flush=True)
     if not arguments.no_wait:
-        fetch(site, pushed, arguments.out)
+        fetch(client, pushed, arguments.out)
 
 
-def output(site: Site, arguments: argparse.Namespace) -> None:
+def output(client: Any, arguments: argparse.Namespace) -> None:
     """wait for the pushed notebook, fetch output and log"""
-    fetch(site, read_pushed(arguments.out), arguments.out)
+    fetch(client, read_pushed(arguments.out), arguments.out)
 
 
-def submit(site: Site, arguments: argparse.Namespace) -> None:
+def submit(client: Any, arguments: argparse.Namespace) -> None:
     """hand in the pushed version, whose output was fetched and found good, for the scored rerun: one try a day"""
     pushed = read_pushed(arguments.out)
     folder = arguments.out / "output"
@@ -317,7 +277,7 @@ def submit(site: Site, arguments: argparse.Namespace) -> None:
     if not arguments.anyway and (found := doubts(folder, pushed)):
         raise InputError(f"{folder}: {'; '.join(found)}; expected a run without such doubts (or --anyway)")
     words = ("submission.json", f"bundle {pushed.bundle[:12]}", pushed.competition, pushed.kernel, pushed.version)
-    answer = site.ask(f"submitting to {pushed.competition}", site.client.competition_submit_code, *words, quiet=True)
+    answer = ask(f"submitting to {pushed.competition}", client.competition_submit_code, *words, quiet=True)
     print(f"submitted version {pushed.version} of {pushed.kernel} to {pushed.competition}: {answer.message}")
 
 
@@ -332,15 +292,14 @@ def read_pushed(out: Path) -> Pushed:
         raise InputError(f"{path}: not what a push writes ({error})") from error
 
 
-COMMANDS = {command.__name__: command for command in (push, output, submit)}
-
-
-def main(argv: Sequence[str] | None = None, connect: Callable[[], Site] = Site) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     made = command_line("submission.kaggle", __doc__)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        add = commands.add_parser(name, help=command.__doc__, description=command.__doc__).add_argument
+    for command in (push, output, submit):
+        own = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        own.set_defaults(run=command)
+        add = own.add_argument
         add("--out", metavar="DIR", type=Path, default=Path("kaggle-output"), help="what is fetched (kaggle-output)")
         if command is push:
             add("--bundle", metavar="DIR", type=Path, default=Path("bundle"), help="what to push (bundle)")
@@ -353,7 +312,7 @@ def main(argv: Sequence[str] | None = None, connect: Callable[[], Site] = Site) 
         if command is submit:
             add("--anyway", action="store_true", help="whatever the public run has not proved")
     arguments = made.parse_args(argv)
-    COMMANDS[arguments.command](connect(), arguments)
+    arguments.run(ask("signing in", sign_in), arguments)
     return 0
 
 

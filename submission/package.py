@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from arc_trm import __version__
-from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE
 from data_prep.files import (
     MANIFEST,
     InputError,
@@ -74,16 +73,29 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[str] = ()) -> Bundle:
-    """Write the bundle atomically; raises InputError where a part is missing, or as `read_checkpoints` does.
+    """Write the bundle atomically; raises InputError where a part is missing, or as `read_exports` does.
 
-    `options` are words for submission.solve, which `submission.launch` adds to its own.
+    The exports are export.json, export2.json, … in it. `options` are words for submission.solve, which
+    `submission.launch` adds to its own.
     """
-    described, files = read_checkpoints(checkpoints)
+    # Here, because they take torch, which reading a bundle does not need.
+    from arc_trm.checkpoint import standing_export
+    from submission.session import read_exports
+
+    described: list[dict[str, Any]] = []
+    files: dict[str, bytes] = {}
+    for number, (checkpoint, export) in enumerate(zip(checkpoints, read_exports(checkpoints), strict=True), start=1):
+        source, stem = standing_export(checkpoint), f"export{number if number > 1 else ''}"
+        assert source is not None
+        files |= {f"{stem}{kind}": source.with_suffix(kind).read_bytes() for kind in (".json", ".safetensors")}
+        corpora = [f"{corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
+        facts = {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks), "corpora": corpora}
+        described.append(facts)
     with tempfile.TemporaryDirectory(prefix="arc-trm-bundle.") as name:
         wheel = build_wheel(ROOT, Path(name))
         files |= {path.name: path.read_bytes() for path in (wheel, ROOT / "notebooks" / NOTEBOOK)}
-    corpora = dict.fromkeys(f"  {corpus}" for checkpoint in described for corpus in checkpoint["corpora"])
-    files["LICENCES.txt"] = "\n".join([LICENCES, *corpora, "", (ROOT / "LICENSE").read_text()]).encode()
+    lines = dict.fromkeys(f"  {corpus}" for checkpoint in described for corpus in checkpoint["corpora"])
+    files["LICENCES.txt"] = "\n".join([LICENCES, *lines, "", (ROOT / "LICENSE").read_text()]).encode()
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -94,32 +106,6 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
     }
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
-
-
-def read_checkpoints(checkpoints: Sequence[Path]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """What the manifest says of the exports, and their files by their names in a bundle: export.json, export2.json, …
-
-    Raises InputError where there is none, where two are one, and for a model that is not for ARC.
-    """
-    # Here, because it takes torch, which reading a bundle does not need.
-    from arc_trm.checkpoint import read_export, standing_export
-    from submission.session import refuse_twins
-
-    exports = [read_export(checkpoint) for checkpoint in checkpoints]
-    refuse_twins(checkpoints, exports)
-    described: list[dict[str, Any]] = []
-    files: dict[str, bytes] = {}
-    for number, (checkpoint, export) in enumerate(zip(checkpoints, exports, strict=True), start=1):
-        if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
-            found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
-            raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
-        source, stem = standing_export(checkpoint), f"export{number if number > 1 else ''}"
-        assert source is not None
-        files |= {f"{stem}{kind}": source.with_suffix(kind).read_bytes() for kind in (".json", ".safetensors")}
-        corpora = [f"{corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
-        facts = {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks), "corpora": corpora}
-        described.append(facts)
-    return described, files
 
 
 def build_wheel(root: Path, scratch: Path) -> Path:
@@ -137,9 +123,8 @@ def build_wheel(root: Path, scratch: Path) -> Path:
         shutil.copy(root / file, copy)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
     words = [*pip, "--no-index", "--no-deps", "--wheel-dir", str(scratch), str(copy)]
-    run = subprocess.run(
-        words, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if run.returncode:
         raise InputError(f"{root}: no wheel ({(run.stderr.splitlines() or ['pip failed'])[-1].strip()})")
     [wheel] = scratch.glob("*.whl")

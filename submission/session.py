@@ -23,7 +23,7 @@ from arc_trm.run import MetricLog, stop_on_signal
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import AskedOutput, Votes
-from data_prep.canvas import CANVAS_SIDE, choose_side
+from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import Progress, duration_text
@@ -397,8 +397,7 @@ def solve(
     """
     with stop_on_signal() as stop:
         with plan.phase("set-up"):
-            exports = [read_export(checkpoint) for checkpoint in checkpoints]
-            refuse_twins(checkpoints, exports)
+            exports = read_exports(checkpoints)
             file.note(**provenance(file.tasks, exports, settings.forget))
             leave_broken_gpu()
             accelerator = make_accelerator(settings.track, file.path.parent)
@@ -443,13 +442,21 @@ def open_log(file: SubmissionFile, config: RunConfig, accelerator: Accelerator, 
     return None
 
 
-def refuse_twins(checkpoints: Sequence[Path], exports: Sequence[Export]) -> None:
-    """Raise InputError where two checkpoints are one: its votes would only be repeated."""
+def read_exports(checkpoints: Sequence[Path]) -> list[Export]:
+    """The exports of ARC models at `checkpoints`; raises InputError for another model, and where two are one.
+
+    The votes of one that is there twice would only be repeated.
+    """
+    exports = [read_export(checkpoint) for checkpoint in checkpoints]
     first: dict[str, Path] = {}
     for checkpoint, export in zip(checkpoints, exports, strict=True):
+        if (export.model.seq_len, export.model.vocab_size) != (CANVAS_SIDE**2, VOCAB_SIZE):
+            found = f"{export.model.seq_len} tokens of {export.model.vocab_size} kinds"
+            raise InputError(f"{checkpoint}: a model for {found}, expected one for ARC")
         other = first.setdefault(export.facts["sha256"], checkpoint)
         if other is not checkpoint:
             raise InputError(f"--checkpoint {checkpoint}: has the weights of {other}, expected another checkpoint")
+    return exports
 
 
 def report_session(session: Session) -> None:
@@ -470,8 +477,7 @@ def show_plan(
     """Print what a run would do, without solving; `rate`: training examples per second (0: measured here), `gpus`: of
     the machine that it is for (0: this one).
     """
-    exports, accelerator = [read_export(path) for path in checkpoints], make_accelerator("none", file.path.parent)
-    refuse_twins(checkpoints, exports)
+    exports, accelerator = read_exports(checkpoints), make_accelerator("none", file.path.parent)
     compiles, half = settings.compile, gpus > 0 and settings.precision == "auto"
     settings = replace(settings, compile=False, precision="bf16" if half else settings.precision)
     if gpus:

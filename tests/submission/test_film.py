@@ -17,7 +17,7 @@ from arc_trm.predict import Predictor
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
 from data_prep.tasks import pairs_digest
-from submission.film import canvas_text, film, find_embedding, main, show_steps, used_corner
+from submission.film import Frame, film, find_embedding, main, show_steps, symbols, used_corner
 from tests.data_prep.material import as_json, grid, pair, task
 
 STEPS = 3
@@ -53,18 +53,19 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
     as_given = torch.tensor([[0, *(2 + colour for colour in range(10))]])
     batch = Batch(inputs, inputs, torch.zeros(1, dtype=torch.int64), as_given)
     tokens, halting, _ = Predictor(model, model, embedding, made.halting, torch.float32).answer(batch)
-    answer = tokens[0].numpy()
+    answer = tokens[0].numpy().reshape(side, side)
+    height, width = used_corner(answer, question)
     assert len(frames) == STEPS
-    assert frames[-1]["answer"] == canvas_text(answer, side, used_corner(answer, question, side))
-    assert frames[-1]["halting"] == pytest.approx(float(halting[0]), abs=1e-4)
-    assert all(len(frame["latents"]) == 1 for frame in frames)
+    assert frames[-1].canvases[0] == symbols(answer[:height, :width])
+    assert frames[-1].halting == pytest.approx(float(halting[0]), abs=1e-6)
+    assert all(len(frame.canvases) == 2 for frame in frames)
 
 
 @pytest.mark.parametrize(("recursion", "latents"), [("single_latent", 0), ("multi_scale_latent", 2)])
 def test_every_latent_is_read(recursion: str, latents: int) -> None:
     made = exported(replace(CONFIG, recursion=recursion))  # type: ignore[arg-type]
     frames = film(made, made.puzzle_mean, TASK.tests[0].input, 30, 1)
-    assert [len(frame["latents"]) for frame in frames] == [latents]
+    assert [len(frame.canvases) for frame in frames] == [1 + latents]
 
 
 def test_a_puzzle_keeps_its_own_embedding() -> None:
@@ -79,22 +80,17 @@ def test_a_puzzle_keeps_its_own_embedding() -> None:
 
 
 def test_a_film_shows_the_corner_that_is_used() -> None:
-    answer = encode(grid(["123", "456"]), side=11)
-    corner = used_corner(answer, grid(["1", "2", "3"]), 11)
-    assert corner == (4, 4)
-    assert canvas_text(answer, 11, corner) == "123e/456e/eee./...."
+    answer = encode(grid(["123", "456"]), side=11).reshape(11, 11)
+    assert used_corner(answer, grid(["1", "2", "3"])) == (4, 4)
+    assert symbols(answer[:4, :4]) == ["123e", "456e", "eee.", "...."]
     noise = np.where(answer == PAD, 7, answer).astype(np.uint8)  # beyond its border a model says anything
-    assert used_corner(noise, grid(["1", "2", "3"]), 11) == corner
-    assert canvas_text(noise, 11, corner) == "123e/456e/eee5/5555"
-    assert used_corner(answer, np.zeros((11, 7), np.uint8), 11) == (11, 8)
+    assert used_corner(noise, grid(["1", "2", "3"])) == (4, 4)
+    assert symbols(noise[:4, :4]) == ["123e", "456e", "eee5", "5555"]
+    assert used_corner(answer, np.zeros((11, 7), np.uint8)) == (11, 8)
 
 
 def test_the_terminal_shows_changes_and_skips_what_stays() -> None:
-    frames = [
-        {"answer": "12e", "latents": ["1.2"], "halting": 0.25},
-        {"answer": "13e", "latents": ["1.2"], "halting": 0.5},
-        {"answer": "13e", "latents": ["1.2"], "halting": 0.75},
-    ]
+    frames = [Frame([[answer], ["1.2"]], halting) for answer, halting in (("12e", 0.25), ("13e", 0.5), ("13e", 0.75))]
     assert "\n".join(show_steps(frames)).split("\n") == [
         "",
         "step 1 of 3: halting probability 25.0%",
@@ -128,5 +124,5 @@ def test_wrong_choices_are_said_in_one_line(files: list[str], options: list[str]
 
 def test_a_model_for_other_puzzles_is_refused(files: list[str], tmp_path: Path) -> None:
     write_export(tmp_path / "export", exported(replace(CONFIG, seq_len=81)))
-    with pytest.raises(InputError, match="a model for 81 tokens, expected one for ARC"):
+    with pytest.raises(InputError, match="a model for 81 tokens of 12 kinds, expected one for ARC"):
         main(files)
