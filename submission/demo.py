@@ -16,7 +16,7 @@ is; another order of additions may tip a close vote.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arc_trm.checkpoint import read_export
@@ -28,8 +28,9 @@ from data_prep.overlap import PairDigest, pair_digest
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, read_solutions, write_tasks
-from submission import film, report, show, solve
+from submission import film, show, solve
 from submission.attempts import predictions, read_submission
+from submission.report import write_report
 from submission.submission_file import make_folder, read_summary
 
 SHIPPED = Path(__file__).parent / "checkpoint"
@@ -64,10 +65,10 @@ def unseen_tasks(training: Sequence[str]) -> Iterator[Task]:
 def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *options: str) -> Path:
     """Write the tasks and solve them; the submission."""
     challenges, _ = write_tasks(tasks, out)
-    files = {"--challenges": challenges, "--checkpoint": checkpoint, "--out": out / "submission.json"}
-    words = _options(files | {"--candidates": out / "candidates.npz"})
-    solve.main([*words, *FIXED_WORK, *options], watched=False)
-    return files["--out"]
+    submission = out / "submission.json"
+    files = [f"--challenges={challenges}", f"--checkpoint={checkpoint}", f"--candidates={out / 'candidates.npz'}"]
+    solve.main([*files, f"--out={submission}", *FIXED_WORK, *options], watched=False)
+    return submission
 
 
 def by_model(submission: Path) -> Scores:
@@ -83,7 +84,7 @@ def show_one(tasks: Sequence[Task], submission: Path, checkpoint: Path, solved: 
     chosen = next((task for task in tasks if task.task_id in names), tasks[0])
     print(f"\n{show.show_attempts([chosen], read_submission(submission))}\n")
     challenges = submission.with_name("challenges.json")
-    film.main([*_options({"--checkpoint": checkpoint, "--challenges": challenges}), "--task", chosen.task_id])
+    film.main([f"--checkpoint={checkpoint}", f"--challenges={challenges}", f"--task={chosen.task_id}"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,13 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     solved = by_model(submission)
     lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in solved.per_task] + solved.lines()
     write_atomic(out / "score.txt", ("\n".join(lines) + "\n").encode())
-    files = {
-        "--solutions": out / "solutions.json",
-        "--candidates": out / "candidates.npz",
-        "--out": out / "report.html",
-    }
-    title = f"The demo: {len(tasks)} tasks of ARC-AGI-1"
-    report.main([str(submission), *_options({"--challenges": out / "challenges.json"} | files), "--title", title])
+    names = ("challenges.json", "solutions.json", "candidates.npz", "report.html")
+    challenges, solutions, candidates, page = (out / name for name in names)
+    write_report(submission, challenges, solutions, candidates, page, f"The demo: {len(tasks)} tasks of ARC-AGI-1")
     show_one(tasks, submission, checkpoint, solved)
     print(f"\na task that the model has seen nothing of, {unseen.name}: adapting for {STEPS} steps")
     other = by_model(solve_by_command([unseen], out / "unseen", checkpoint, f"--steps={STEPS}", "--lr=4e-4"))
@@ -117,12 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{solved.outputs_solved / ALL_OUTPUTS:.1%} of all {ALL_OUTPUTS} of ARC-AGI-1 evaluation, "
         f"in {duration_text(time.monotonic() - began)}"
     )
-    print(f"every task: {out / 'score.txt'}; scored file: {submission}; page: {out / 'report.html'}")
+    print(f"every task: {out / 'score.txt'}; scored file: {submission}; page: {page}")
     return 0
-
-
-def _options(paths: Mapping[str, Path]) -> list[str]:
-    return [word for name, path in paths.items() for word in (name, str(path))]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ the profile `competition`; the options of the bundle, those given here and the w
 """
 
 import argparse
-import contextlib
 import os
 import shlex
 import signal
@@ -25,10 +24,11 @@ import orjson
 
 from data_prep.files import MANIFEST, InputError, command_line, run_program, write_atomic
 from data_prep.progress import duration_text
-from submission import report, score
+from submission import score
 from submission.inputs import affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
+from submission.report import write_report
 from submission.settings import whole
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
@@ -44,17 +44,14 @@ LISTING = ["bash", "-c", "nvidia-smi --query-gpu=index --format=csv,noheader | x
 SOON, MOST_FAILURES, LEAST = 1800.0, 3, 60.0
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 
-# A checkpoint for hidden tasks may have seen all public ones: then the rehearsal proves that all works, and no more.
-REHEARSE = ("--allow-seen", "--rehearse")
-
 # Runs a command with further environment variables for so many seconds at most; returns its status.
 Runner = Callable[[Sequence[str], Mapping[str, str], float], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Solve, check, rehearse; the status of solving."""
+    root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
     words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
-    root: Path = parser().parse_known_args(words)[0].root
     arguments, options = parser().parse_known_args([*note_bundle(root), *words])
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
@@ -67,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not is_rerun() and arguments.rehearsal_tasks:
         rehearsal = root / "working" / "rehearsal" / "submission.json"
         votes = rehearsal.with_name("candidates.npz")
-        asked = [*REHEARSE, str(arguments.rehearsal_tasks), "--candidates", str(votes)]
+        # A checkpoint for hidden tasks may have seen all public ones: then this proves that all works, and no more.
+        asked = ["--allow-seen", "--rehearse", str(arguments.rehearsal_tasks), "--candidates", str(votes)]
         launch.solve(rehearsal, arguments.rehearsal_budget, asked)
         show_rehearsal(rehearsal, votes)
     return status
@@ -75,10 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show_rehearsal(submission: Path, candidates: Path) -> None:
     """Write the report page of a rehearsal beside its submission; a note where there is nothing to show."""
-    known = (f"--{name}={submission.with_suffix(f'.{name}.json')}" for name in ("challenges", "solutions"))
-    files = [*known, f"--candidates={candidates}", f"--out={submission.with_name('report.html')}"]
+    challenges, solutions = (submission.with_suffix(f".{name}.json") for name in ("challenges", "solutions"))
     try:
-        report.main([str(submission), *files, "--title", "Rehearsal"])
+        write_report(submission, challenges, solutions, candidates, submission.with_name("report.html"), "Rehearsal")
     except InputError as error:
         print(f"note: no report page ({error})", flush=True)
 
@@ -107,23 +104,15 @@ def working_gpus() -> tuple[int, ...]:
 
     Where trying fails twice, the rerun takes those that the driver lists: a CPU would hardly solve anything.
     """
-    for _ in range(2):
+    trial = [sys.executable, "-c", PROBE]
+    for words in (trial, trial, LISTING) if is_rerun() else (trial, trial):
         try:
-            return printed_numbers([sys.executable, "-c", PROBE])
+            ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
+            # The numbers are on the last line, because libraries may greet before it.
+            return tuple(map(int, ran.stdout.splitlines()[-1].split()))
         except (subprocess.SubprocessError, ValueError, IndexError, OSError) as error:
             print(f"note: GPUs could not be tried ({error})", flush=True)
-    listed: tuple[int, ...] = ()
-    if is_rerun():
-        with contextlib.suppress(subprocess.SubprocessError, ValueError, IndexError, OSError):
-            listed = printed_numbers(LISTING)
-    print(f"note: using {f'{len(listed)} GPUs that the driver lists' if listed else 'the CPU'}", flush=True)
-    return listed
-
-
-def printed_numbers(words: Sequence[str]) -> tuple[int, ...]:
-    """The numbers on the last line that a command prints, because libraries may greet before it."""
-    ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
-    return tuple(map(int, ran.stdout.splitlines()[-1].split()))
+    return ()
 
 
 def print_working_gpus() -> None:
@@ -227,8 +216,6 @@ def parser() -> argparse.ArgumentParser:
     """The command line; what it does not know goes to submission.solve."""
     made = command_line("submission.launch", __doc__, allow_abbrev=False)
     add = made.add_argument
-    root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
-    add("--root", metavar="DIR", type=Path, default=root, help="holds input/ and working/ (/kaggle)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("11h45m"), help="in the rerun (11h45m)")
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
     tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"

@@ -8,12 +8,10 @@ prints. It also shows the summary beside the submission: which checkpoint made i
 tasks, and the time. A notebook shows it where the value of a cell is `Inline(Path("report.html"))`.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from string import Template
@@ -33,7 +31,7 @@ from submission.show import comparison
 from submission.submission_file import read_summary, remarks, summary_path
 
 LEADING = 6  # candidates shown for every output
-MOST_INLINE = 10_000_000  # bytes of a page that a notebook shows, and keeps
+PAGE = Path(__file__).with_name("page")  # template and style
 # How an output can end: in words, and in which colour.
 OUTCOMES = {
     "first": ("solved by attempt 1", "#1f9d4d"),
@@ -61,44 +59,43 @@ class Answer(NamedTuple):
     question: Grid
     truth: Grid | None
     attempts: Sequence[Grid]
-    fallbacks: Sequence[int]  # which attempts are guesses, 0 or 1
+    predicted: int  # how many of the attempts, the first ones, are the model's; the others are guesses
     candidates: Sequence[Candidate] | None  # best first; None where votes were not recorded
-    rank: int | None  # of the truth among the candidates, from 1
-    outcome: str  # one of OUTCOMES
 
     @property
     def votes(self) -> int:
         """All votes for this output."""
         return sum(candidate.votes for candidate in self.candidates or ())
 
+    @property
+    def rank(self) -> int | None:
+        """The place of the truth among the candidates, from 1."""
+        if self.truth is None:
+            return None
+        places = enumerate(self.candidates or (), start=1)
+        return next((place for place, candidate in places if np.array_equal(candidate.grid, self.truth)), None)
+
+    @property
+    def outcome(self) -> str:
+        """One of OUTCOMES."""
+        if self.truth is None:
+            return "unknown"
+        for name, grid in zip(("first", "second"), self.attempts, strict=True):
+            if np.array_equal(grid, self.truth):
+                return name
+        return "ranked" if self.rank else "missed"
+
 
 def answers(material: Material, task: Task) -> list[Answer]:
     """What the material says of each output of a task."""
-    return [_answer(material, task, test) for test in range(len(task.tests))]
-
-
-def _answer(material: Material, task: Task, test: int) -> Answer:
-    asked, truth = AskedOutput(task.task_id, test), task.tests[test].output
-    attempts = material.submission[task.task_id][test]
-    counts = material.summary.get("predicted_attempts", {}).get(task.task_id)
-    fallbacks = [] if counts is None else list(range(counts[test], 2))
-    candidates, rank = None, None
-    if material.tally is not None and asked in material.tally.outputs:
-        candidates = material.tally.candidates(material.tally.outputs.index(asked))
-        rank = next((i for i, candidate in enumerate(candidates, 1) if _equal(candidate.grid, truth)), None)
-        fallbacks = [i for i, grid in enumerate(attempts) if not any(_equal(c.grid, grid) for c in candidates)]
-    right = [_equal(grid, truth) for grid in attempts]
-    if truth is None:
-        outcome = "unknown"
-    elif any(right):
-        outcome = ("first", "second")[right.index(True)]
-    else:
-        outcome = "ranked" if rank else "missed"
-    return Answer(task.tests[test].input, truth, attempts, fallbacks, candidates, rank, outcome)
-
-
-def _equal(grid: Grid, other: Grid | None) -> bool:
-    return other is not None and np.array_equal(grid, other)
+    counts = material.summary.get("predicted_attempts", {}).get(task.task_id, [2] * len(task.tests))
+    found = []
+    for test, (pair, attempts) in enumerate(zip(task.tests, material.submission[task.task_id], strict=True)):
+        asked, candidates = AskedOutput(task.task_id, test), None
+        if material.tally is not None and asked in material.tally.outputs:
+            candidates = material.tally.candidates(material.tally.outputs.index(asked))
+        found.append(Answer(pair.input, pair.output, attempts, counts[test], candidates))
+    return found
 
 
 def verdict(found: Sequence[Answer]) -> str:
@@ -126,22 +123,14 @@ def overview(material: Material, found: Iterable[Sequence[Answer]]) -> str:
 
 def report_remarks(material: Material) -> list[str]:
     """What a reader of the scores must know, one statement a line."""
-    summary = material.summary
-    return [
-        *remarks(summary),
-        *_scores_apart(material.tasks, material.submission, summary.get("known", ())),
-        *(f"trouble while solving: {line}" for line in summary.get("troubles", ())),
-    ]
-
-
-def _scores_apart(tasks: Sequence[Task], submission: Submission, known: Sequence[str]) -> list[str]:
-    """Outputs solved of the tasks whose demonstrations the checkpoint knew, and of the others, if there are both."""
-    parts = [[task for task in tasks if (task.task_id in known) is wanted] for wanted in (True, False)]
-    scores = [known_scores(part, submission) for part in parts]
+    summary, known = material.summary, material.summary.get("known", ())
+    lines = remarks(summary)
+    parts = [[task for task in material.tasks if (task.task_id in known) is trained] for trained in (True, False)]
+    scores = [known_scores(part, material.submission) for part in parts]
     solved = [f"{part.outputs_solved} of {part.outputs_total}" for part in scores if part is not None]
-    if len(solved) < 2:
-        return []
-    return [f"solved: {solved[0]} outputs where the demonstrations were trained on, {solved[1]} elsewhere"]
+    if len(solved) == 2:
+        lines.append(f"solved: {solved[0]} outputs where the demonstrations were trained on, {solved[1]} elsewhere")
+    return lines + [f"trouble while solving: {line}" for line in summary.get("troubles", ())]
 
 
 def panel(title: str, content: str) -> str:
@@ -204,7 +193,7 @@ def task_card(material: Material, task: Task, found: Sequence[Answer]) -> str:
     facts = {
         f"{min(shares):.0%} of votes agree": min(shares) > 0,
         "several test outputs": len(found) > 1,
-        "fallback": any(answer.fallbacks for answer in found),
+        "fallback": any(answer.predicted < 2 for answer in found),
         "demonstrations known": task.task_id in material.summary.get("known", ()),
         "contaminated": task.task_id in material.summary.get("trained_on", ()),
     }
@@ -233,25 +222,16 @@ def _demonstrations(task: Task, learned: Mapping[str, float]) -> str:
 
 def _output(answer: Answer, test: int, tests: int) -> str:
     """Input, attempts and truth of one test, and the leading candidates."""
-    grids = [answer.question, *answer.attempts, *([] if answer.truth is None else [answer.truth])]
-    cell = cell_size(220, *grids)
-    figures = figure("Test input", answer.question, cell)
-    for number, grid in enumerate(answer.attempts):
-        note = "a fallback, not predicted" if number in answer.fallbacks else ""
-        tone = ""
-        if answer.truth is not None:
-            compared = comparison(grid, answer.truth)
-            tone = "right" if compared == "right" else "wrong"
-            note = "; ".join(filter(None, (note, f"{'✓' if tone == 'right' else '✗'} {compared}")))
-        figures += figure(f"Attempt {number + 1}", grid, cell, note, tone, _wrong_cells(grid, answer.truth))
-    figures += "" if answer.truth is None else figure("Truth", answer.truth, cell)
+    truth = [] if answer.truth is None else [answer.truth]
+    cell = cell_size(220, answer.question, *answer.attempts, *truth)
+    figures = [figure("Test input", answer.question, cell)]
+    for number, grid in enumerate(answer.attempts, start=1):
+        note = "" if number <= answer.predicted else "a fallback, not predicted"
+        figures.append(figure(f"Attempt {number}", grid, cell, note, answer.truth))
+    figures += [figure("Truth", grid, cell) for grid in truth]
     name = f"Test {test + 1} of {tests}" if tests > 1 else "Test"
-    return f"<h3>{name}: {OUTCOMES[answer.outcome][0]}</h3><div class=pairs>{figures}</div>{_candidates(answer)}"
-
-
-def _wrong_cells(grid: Grid, truth: Grid | None) -> list[list[int]]:
-    """Row and column of the cells in which a grid differs from a truth of its size."""
-    return [] if truth is None or grid.shape != truth.shape else np.argwhere(grid != truth).tolist()
+    heading = f"<h3>{name}: {OUTCOMES[answer.outcome][0]}</h3>"
+    return f"{heading}<div class=pairs>{''.join(figures)}</div>{_candidates(answer)}"
 
 
 def _candidates(answer: Answer) -> str:
@@ -259,24 +239,24 @@ def _candidates(answer: Answer) -> str:
         return ""
     if not answer.candidates:
         return "<p class=notice>No candidate: no prediction held a grid.</p>"
-    leading = answer.candidates[:LEADING]
-    place = f"; the truth is number {answer.rank}" if answer.rank else "; the truth is not among them"
-    heading = f"Leading {len(leading)} of {len(answer.candidates)} candidates, {answer.votes} votes"
-    items = "".join(_candidate(answer, number, candidate) for number, candidate in enumerate(leading, start=1))
-    return f"<h4>{heading}{'' if answer.truth is None else place}</h4><ol class=candidates>{items}</ol>"
+    items = [_candidate(answer, *placed) for placed in enumerate(answer.candidates[:LEADING], start=1)]
+    heading = f"Leading {len(items)} of {len(answer.candidates)} candidates, {answer.votes} votes"
+    if answer.truth is not None:
+        heading += f"; the truth is {f'number {answer.rank}' if answer.rank else 'not among them'}"
+    return f"<h4>{heading}</h4><ol class=candidates>{''.join(items)}</ol>"
 
 
-def _candidate(answer: Answer, number: int, candidate: Candidate) -> str:
-    right = number == answer.rank
-    uses = [f"attempt {i}" for i, grid in enumerate(answer.attempts, 1) if np.array_equal(grid, candidate.grid)]
-    badges = "".join(f" <span class=badge>{use}</span>" for use in [*uses, *(["✓ truth"] if right else [])])
+def _candidate(answer: Answer, place: int, candidate: Candidate) -> str:
+    right = place == answer.rank
+    names = [f"attempt {i}" for i, grid in enumerate(answer.attempts, 1) if np.array_equal(grid, candidate.grid)]
+    badges = "".join(f" <span class=badge>{name}</span>" for name in [*names, *["✓ truth"] * right])
     facts = (
         f"<p><b>{candidate.votes} votes</b> ({candidate.votes / answer.votes:.1%}){badges}</p>"
         f"<progress value={candidate.votes} max={answer.votes} aria-hidden=true></progress>"
         f"<p>halting probability {candidate.mean_halt:.1%}</p>"
     )
-    shown = figure(f"No. {number}", candidate.grid, cell_size(130, candidate.grid))
-    return f"<li{' class=right' if right else ''}>{shown}<div class=candidatefacts>{facts}</div></li>"
+    shown = figure(f"No. {place}", candidate.grid, cell_size(130, candidate.grid))
+    return f"<li{' class=right' * right}>{shown}<div class=candidatefacts>{facts}</div></li>"
 
 
 # Grids as SVG -------------------------------------------------------------------------------------------------------
@@ -287,8 +267,8 @@ def cell_size(room: int, *grids: Grid) -> int:
     return max(3, min(28, room // max(max(grid.shape) for grid in grids)))
 
 
-def drawing(grid: Grid, cell: int, crossed: Iterable[Sequence[int]] = ()) -> str:
-    """A grid, sharp at every size and on paper; `crossed` cells, by row and column, get a cross."""
+def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
+    """A grid, sharp at every size and on paper; cells that differ from a truth of its size get a cross."""
     paths: dict[int, str] = {}
     for row, colours in enumerate(grid.tolist()):
         column = 0
@@ -297,77 +277,73 @@ def drawing(grid: Grid, cell: int, crossed: Iterable[Sequence[int]] = ()) -> str
             paths[colour] = paths.get(colour, "") + f"M{column} {row}h{length}v1h-{length}z"
             column += length
     height, width = grid.shape
+    # The longest path becomes one of all cells, below the others: that is shorter.
     longest = max(paths, key=lambda colour: len(paths[colour]))
     paths = {longest: f"M0 0h{width}v{height}h-{width}z"} | {c: path for c, path in paths.items() if c != longest}
     parts = [f'<path d="{path}" fill="{PALETTE[colour]}"/>' for colour, path in paths.items()]
     parts.append('<rect width="100%" height="100%" fill="url(#cells)"/>')  # lines between cells: see page.html
-    cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in crossed)
-    parts += [f'<path class="{name}" d="{cross}"/>' for name in ("cross under", "cross") if cross]
+    if truth is not None and truth.shape == grid.shape and (wrong := np.argwhere(grid != truth)).size:
+        cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in wrong.tolist())
+        parts += [f'<path class="{name}" d="{cross}"/>' for name in ("cross under", "cross")]
     size = f'viewBox="0 0 {width} {height}" width="{width * cell}" height="{height * cell}"'
     return f'<svg class="grid" {size}>{"".join(parts)}</svg>'
 
 
-def figure(
-    caption: str, grid: Grid, cell: int, note: str = "", tone: str = "", crossed: Iterable[Sequence[int]] = ()
-) -> str:
-    """A drawing with its caption, and words for those who cannot see it; `tone` is right, wrong or nothing."""
+def figure(caption: str, grid: Grid, cell: int, note: str = "", truth: Grid | None = None) -> str:
+    """A drawing with its caption, and words for those who cannot see it; how it compares where there is a truth."""
     height, width = grid.shape
+    tone = ""
+    if truth is not None:
+        compared = comparison(grid, truth)
+        tone, sign = ("right", "✓") if compared == "right" else ("wrong", "✗")
+        note += f"{'; ' if note else ''}{sign} {compared}"
     label = f"{caption}: {'/'.join(''.join(map(str, row)) for row in grid.tolist())}"
     said = f"<figcaption><b>{caption}</b> <span class=detail>{height} × {width}</span></figcaption>"
-    drawn = f'<div role=img aria-label="{label}">{drawing(grid, cell, crossed)}</div>'
+    drawn = f'<div role=img aria-label="{label}">{drawing(grid, cell, truth)}</div>'
     return f'<figure class="{tone}">{said}{drawn}{f"<p class=note>{note}</p>" if note else ""}</figure>'
+
+
+# The page -----------------------------------------------------------------------------------------------------------
 
 
 def render_page(material: Material, title: str) -> str:
     """The whole HTML file."""
-    page = resources.files("submission") / "page"
     found = [answers(material, task) for task in material.tasks]
     cards = "".join(task_card(material, task, own) for task, own in zip(material.tasks, found, strict=True))
-    return Template(page.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        style=page.joinpath("page.css").read_text(encoding="utf-8"),
-        overview=overview(material, found),
-        cards=cards,
-    )
+    style, page = ((PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.html"))
+    return Template(page).substitute(title=escape(title), style=style, overview=overview(material, found), cards=cards)
+
+
+def write_report(
+    submission: Path, challenges: Path, solutions: Path | None, candidates: Path | None, out: Path, title: str
+) -> None:
+    """Read what the page shows, check that it belongs together, write the page and print a line about it."""
+    refuse_input(out, [submission, challenges, solutions, candidates, summary_path(submission)])
+    tasks = read_tasks(challenges, solutions)
+    tally = None if candidates is None else Tally.load(candidates)
+    if tally is not None and not {output.task_id for output in tally.outputs} & {task.task_id for task in tasks}:
+        found = f"has votes for none of the {len(tasks)} tasks"
+        raise InputError(f"{candidates}: {found}, expected candidates of this submission")
+    attempts = read_answers(submission, tasks, challenges)
+    page = render_page(Material(tasks, attempts, tally, read_summary(submission) or {}), title).encode()
+    write_atomic(out, page)
+    scores = known_scores(tasks, attempts)
+    solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"
+    outputs = sum(map(len, attempts.values()))
+    print(f"wrote {out}: {len(tasks)} tasks, {outputs} outputs, {solved}, {len(page) / 1e6:.1f} MB")
 
 
 @dataclass(frozen=True)
 class Inline:
-    """A page that a notebook shows, in a frame apart; a line instead where that cannot be."""
+    """A page that a notebook shows, in a frame apart; a line instead where there is none."""
 
     page: Path
 
     def _repr_html_(self) -> str:
         if not self.page.is_file():
             return f"<p>There is no {escape(self.page.name)}.</p>"
-        if (size := self.page.stat().st_size) > MOST_INLINE:
-            return f"<p>{escape(self.page.name)} has {size / 1e6:.1f} MB, too many to show here; open the file.</p>"
         style, page = "width: 100%; height: 800px; border: 0", escape(self.page.read_text(encoding="utf-8"))
         return f'<iframe sandbox style="{style}" srcdoc="{page}"></iframe>'
-
-
-# Files --------------------------------------------------------------------------------------------------------------
-
-
-def read_material(arguments: argparse.Namespace) -> Material:
-    """Everything that the command line names and what stands beside the submission, checked against each other."""
-    tasks = read_tasks(arguments.challenges, arguments.solutions)
-    submission = read_answers(arguments.submission, tasks, arguments.challenges)
-    return Material(
-        tasks,
-        submission,
-        None if arguments.candidates is None else _read_tally(arguments.candidates, tasks),
-        read_summary(arguments.submission) or {},
-    )
-
-
-def _read_tally(path: Path, tasks: Sequence[Task]) -> Tally:
-    tally = Tally.load(path)
-    if not {output.task_id for output in tally.outputs} & {task.task_id for task in tasks}:
-        raise InputError(
-            f"{path}: has votes for none of the {len(tasks)} tasks, expected candidates of this submission"
-        )
-    return tally
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -381,15 +357,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")
     add("--out", metavar="FILE", type=Path, default=Path("report.html"), help="the page to write (report.html)")
     arguments = parser.parse_args(argv)
-    inputs = (arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates)
-    refuse_input(arguments.out, [*inputs, summary_path(arguments.submission)])
-    material = read_material(arguments)
-    page = render_page(material, arguments.title or arguments.submission.name).encode()
-    write_atomic(arguments.out, page)
-    scores = known_scores(material.tasks, material.submission)
-    solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"
-    outputs = sum(map(len, material.submission.values()))
-    print(f"wrote {arguments.out}: {len(material.tasks)} tasks, {outputs} outputs, {solved}, {len(page) / 1e6:.1f} MB")
+    arguments.title = arguments.title or arguments.submission.name
+    write_report(**vars(arguments))
     return 0
 
 

@@ -43,41 +43,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     arguments = _parser().parse_args(argv)
     if arguments.check:
-        return _check(arguments)
-    if arguments.solutions is None:
+        _refuse_idle(arguments)
+    elif arguments.solutions is None:
         raise InputError("--solutions FILE is missing (or --check --challenges FILE to validate without scoring)")
-    submission = read_submission(arguments.submission)
-    solutions = read_solutions(arguments.solutions)
+    path, submission = arguments.submission, read_submission(arguments.submission)
     if arguments.challenges is not None:
-        read_answers(arguments.submission, read_tasks(arguments.challenges), arguments.challenges)
+        read_answers(path, read_tasks(arguments.challenges), arguments.challenges)
+    if arguments.check:
+        print(f"{path}: valid, {len(submission)} tasks, {sum(map(len, submission.values()))} outputs")
+        return 0
+    solutions = read_solutions(arguments.solutions)
     expected = {task_id: len(outputs) for task_id, outputs in solutions.items()}
-    check_complete(arguments.submission, submission, expected, arguments.solutions)
+    check_complete(path, submission, expected, arguments.solutions)
     scores = score(submission, solutions)
+    lines = [f"{summary_path(path).name}: {line}" for line in remarks(read_summary(path) or {})]
+    if arguments.per_task:
+        lines += [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task]
     # With --json the scores stand alone on stdout; whatever else is said goes to stderr.
-    for line in _remarks(arguments, scores):
+    for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     print(orjson.dumps(scores.to_json()).decode() if arguments.json else "\n".join(scores.lines()))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _refuse_idle(arguments: argparse.Namespace) -> None:
+    """Raise InputError for options that do nothing beside --check, and where it has nothing to check against."""
     if arguments.challenges is None:
         raise InputError("--check needs --challenges FILE")
     for name in ("solutions", "json", "per_task"):
         if getattr(arguments, name):
             raise InputError(f"--check only validates and prints one line, expected no --{name.replace('_', '-')}")
-    submission = read_answers(arguments.submission, read_tasks(arguments.challenges), arguments.challenges)
-    outputs = sum(map(len, submission.values()))
-    print(f"{arguments.submission}: valid, {len(submission)} tasks, {outputs} outputs")
-    return 0
-
-
-def _remarks(arguments: argparse.Namespace, scores: Scores) -> list[str]:
-    name = summary_path(arguments.submission).name
-    lines = [f"{name}: {line}" for line in remarks(read_summary(arguments.submission) or {})]
-    if arguments.per_task:
-        lines += [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task]
-    return lines
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -48,16 +48,19 @@ class SubmissionFile:
             return
         for path in (self.path, self.candidates or self.path):
             make_folder(path.parent)
-        for stale in (summary_path(self.path), metrics_path(self.path)):  # of an older submission
+        for stale in (summary_path(self.path), self.path.with_name(f"{self.path.stem}.metrics.jsonl")):
             try:
-                stale.unlink(missing_ok=True)
+                stale.unlink(missing_ok=True)  # of an older submission
             except OSError as error:
                 raise InputError(f"{stale}: cannot replace ({error.strerror})") from error
-        drafts = [self._first_draft(task) for task in self.tasks]
-        self.written = Draft(
-            {name: attempts for draft in drafts for name, attempts in draft.submission.items()},
-            {name: counts for draft in drafts for name, counts in draft.predicted_attempts.items()},
-        )
+        self.written = Draft({}, {})
+        for task in self.tasks:
+            plain = tuple(Attempts(pair.input, np.zeros_like(pair.input)) for pair in task.tests)
+            draft = Draft({task.task_id: plain}, {task.task_id: (0,) * len(plain)})
+            with self.tolerated(f"task {task.task_id}: fallbacks"):
+                draft = draft_submission([task], Tally(outputs_of([task])))
+            self.written.submission.update(draft.submission)
+            self.written.predicted_attempts.update(draft.predicted_attempts)
         write_submission(self.path, self.written.submission)
 
     def goes_on(self) -> bool:
@@ -68,12 +71,6 @@ class SubmissionFile:
             self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), int(summary["votes"])
             self.kept_checkpoint = summary.get("checkpoint")
         return self.least_votes > 0
-
-    def _first_draft(self, task: Task) -> Draft:
-        with self.tolerated(f"task {task.task_id}: fallbacks"):
-            return draft_submission([task], Tally(outputs_of([task])))
-        plain = tuple(Attempts(pair.input, np.zeros_like(pair.input)) for pair in task.tests)
-        return Draft({task.task_id: plain}, {task.task_id: (0,) * len(plain)})
 
     def write(self) -> None:
         """Write the files anew from the votes so far; where that fails the last good file stays, with a note."""
@@ -180,11 +177,6 @@ def summary_path(submission: Path | str) -> Path:
     """`submission.summary.json` beside `submission.json`."""
     path = Path(submission)
     return path.with_name(f"{path.stem}.summary.json")
-
-
-def metrics_path(submission: Path | str) -> Path:
-    """`submission.metrics.jsonl` beside `submission.json`."""
-    return summary_path(submission).with_name(f"{Path(submission).stem}.metrics.jsonl")
 
 
 def read_summary(submission: Path | str) -> dict[str, Any] | None:

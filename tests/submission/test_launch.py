@@ -194,8 +194,9 @@ def test_a_rehearsal_solves_and_then_scores_itself(
     tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_layout(tmp_path, "2025", tiny_tasks(3))
+    monkeypatch.setenv(launch.ROOT_VARIABLE, str(tmp_path))
     monkeypatch.setenv(launch.OPTIONS_VARIABLE, "--rehearsal-budget 30s --seed 9")
-    assert launch.main(["--root", str(tmp_path), "--rehearsal-budget", "5m", "--votes", "3"]) == 0
+    assert launch.main(["--rehearsal-budget", "5m", "--votes", "3"]) == 0
     solving, rehearsing = runs.words
     assert runs.budgets() == ["30.000s", "30.000s"]
     for words in (solving, rehearsing):
@@ -220,10 +221,11 @@ def test_the_rerun_solves_alone_and_has_all_the_time(
     assert words[words.index("--profile") + 1] == "competition"
 
 
-def test_an_invalid_file_is_told(tmp_path: Path, runs: Runs) -> None:
+def test_an_invalid_file_is_told(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     make_layout(tmp_path, "2025", tiny_tasks(2))
+    monkeypatch.setenv(launch.ROOT_VARIABLE, str(tmp_path))
     with pytest.raises(InputError, match="unknown task c"):
-        launch.main(["--root", str(tmp_path)])
+        launch.main([])
 
 
 def test_an_altered_bundle_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

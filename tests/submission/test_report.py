@@ -14,7 +14,6 @@ from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
-from submission import report
 from submission.attempts import Attempts, Submission, write_submission
 from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
 from tests.arc_trm.plain_vote import votes_for
@@ -74,8 +73,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     solutions = {one.task_id: [test.output.tolist() for test in one.tests if test.output is not None] for one in TASKS}
     (made / "solutions.json").write_bytes(orjson.dumps(solutions))
     write_submission(made / "submission.json", submission())
+    predicted = {"alpha": [2], "beta": [2], "gamma": [2, 2], EVIL: [0]}
     summary = {"votes": 15, "seconds": {"adaptation": 90.0, "prediction": 30.0}, "scores": {"left": "out"}}
-    provenance = {"checkpoint": "c0ffee", "leak": False, "trained_on": ["alpha"]}
+    provenance = {"checkpoint": "c0ffee", "leak": False, "trained_on": ["alpha"], "predicted_attempts": predicted}
     (made / "submission.summary.json").write_bytes(orjson.dumps(provenance | summary))
     tally().save(made / "votes.npz")
     assert main(arguments(made)) == 0
@@ -103,18 +103,15 @@ def test_candidates_come_with_the_place_of_the_truth() -> None:
         (grid(TRUTH).tolist(), 3),
         (grid(NEAR).tolist(), 1),
     ]
-    assert (answer.votes, answer.rank, answer.fallbacks) == (4, 1, [])
+    assert (answer.votes, answer.rank) == (4, 1)
+    nothing = found(FULL)[4]
+    assert (nothing.candidates, nothing.rank, nothing.votes) == ([], None, 0)
 
 
-def test_attempts_that_no_candidate_backs_are_fallbacks() -> None:
-    answer = found(FULL)[4]
-    assert (answer.fallbacks, answer.candidates, answer.rank, answer.votes) == ([0, 1], [], None, 0)
-
-
-def test_without_candidates_the_summary_tells_fallbacks_and_troubles() -> None:
+def test_the_summary_tells_fallbacks_and_troubles() -> None:
     summary = {"predicted_attempts": {"alpha": [1], "gamma": [2, 0], "beta": [2]}, "troubles": ["a hung process"]}
     material = Material(TASKS, submission(), summary=summary)
-    assert [answer.fallbacks for answer in found(material)] == [[1], [], [], [0, 1], []]
+    assert [answer.predicted for answer in found(material)] == [1, 2, 2, 0, 2]
     assert report_remarks(material) == ["trouble while solving: a hung process"]
     assert run_rows(material) == []
 
@@ -190,14 +187,8 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
     assert "<title>A &amp; B</title>" in out.read_text()
 
 
-def test_a_page_that_a_notebook_cannot_show_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_is_not_there_is_a_line_in_a_notebook(folder: Path) -> None:
     assert Inline(folder / "none.html")._repr_html_() == "<p>There is no none.html.</p>"
-    monkeypatch.setattr(report, "MOST_INLINE", (folder / "report.html").stat().st_size)
-    assert "<iframe" in Inline(folder / "report.html")._repr_html_()
-    monkeypatch.setattr(report, "MOST_INLINE", report.MOST_INLINE - 1)
-    assert Inline(folder / "report.html")._repr_html_() == (
-        "<p>report.html has 0.0 MB, too many to show here; open the file.</p>"
-    )
 
 
 # Page ---------------------------------------------------------------------------------------------------

@@ -92,9 +92,10 @@ def test_twelve_hours_with_trouble_hand_in_the_votes_of_both_halves(
     out = tmp_path / "working" / "submission.json"
     machine = Machine(tmp_path, tasks)
     monkeypatch.setenv(RERUN_VARIABLE, "1")
+    monkeypatch.setenv(launch.ROOT_VARIABLE, str(tmp_path))
     monkeypatch.setattr(launch, "working_gpus", lambda: (0, 1))
     monkeypatch.setattr(launch, "Launch", partial(Launch, run=machine.run, probe=lambda: (0, 1), now=machine.now))
-    assert launch.main(["--root", str(tmp_path), *OPTIONS.split(), f"--candidates={out.with_name('votes.npz')}"]) == 0
+    assert launch.main([*OPTIONS.split(), f"--candidates={out.with_name('votes.npz')}"]) == 0
     assert_valid(out, tasks)
     tally = Tally.load(out.with_name("votes.npz"))
     handed_in = read_submission(out)
