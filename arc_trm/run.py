@@ -33,7 +33,7 @@ from arc_trm.checkpoint import (
 from arc_trm.config import ModelConfig, RunConfig, from_json, to_json
 from arc_trm.device import out_of_memory, return_freed_memory
 from arc_trm.trainer import OPTIMISER, TABLE, Trainer, saved_names
-from data_prep.files import InputError, read_json, write_atomic
+from data_prep.files import InputError, make_folder, read_json, write_atomic, write_json
 from data_prep.progress import Progress
 
 Evaluate = Callable[[Trainer], dict[str, float]]
@@ -66,10 +66,7 @@ def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
     `facts` describe the dataset, its `data_digest` among them. Raises InputError when the folder cannot be used or
     holds another run, or when settings or data differ from the resumed ones.
     """
-    try:
-        start.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{start.out}: cannot make this folder ({error.strerror})") from error
+    make_folder(start.out)
     if checkpoint_folders(start.out) and not start.resume:
         raise InputError(f"{start.out}: already holds a run; add --resume to go on with it, or choose another --out")
     line = _resume(trainer, start, facts) if start.resume else None
@@ -84,8 +81,7 @@ def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
             tidy_checkpoints(start.out, trainer.saved_step, trainer.config.log.keep_checkpoints)
         for leftover in (*start.out.glob(".config.json.*"), *start.out.glob(".metrics.jsonl.*")):
             leftover.unlink(missing_ok=True)  # of a kill in the middle of a write
-        config = orjson.dumps(to_json(trainer.config), option=orjson.OPT_INDENT_2)
-        write_atomic(start.out / "config.json", config)
+        write_json(start.out / "config.json", to_json(trainer.config))
     return line
 
 

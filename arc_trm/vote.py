@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import isqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +169,10 @@ class Candidate:
         return sha256_hex(self.key)
 
 
+# All candidates of every output, best first.
+Ranked: TypeAlias = dict[AskedOutput, list[Candidate]]
+
+
 class Votes(NamedTuple):
     """The votes of a moment."""
 
@@ -234,6 +238,10 @@ class Tally:
             several = list(tied)
             ranked += sorted(several, key=lambda candidate: candidate.digest) if len(several) > 1 else several
         return ranked[:limit]
+
+    def ranked(self) -> Ranked:
+        """What has been predicted."""
+        return {output: self.candidates(number) for number, output in enumerate(self.outputs)}
 
     def total(self, output: int) -> int:
         """All votes cast for output number `output`."""

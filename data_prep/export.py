@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.corpus import PINNED
-from data_prep.files import InputError, command_line, run_program
+from data_prep.files import InputError, command_line, make_folder, run_program
 from data_prep.show import find_tasks, pick
 from data_prep.tasks import write_tasks
 
@@ -30,10 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("challenges.json", "solutions.json"):
         if (out / name).exists():
             raise InputError(f"{out / name}: exists, expected another --out")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot write ({error.strerror})") from error
+    make_folder(out)
     write_tasks(tasks, out)
     print(f"wrote {out}: challenges.json and solutions.json of {len(tasks)} tasks")
     return 0

@@ -89,6 +89,19 @@ def write_atomic(path: Path | str, data: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def write_json(path: Path | str, value: Any) -> None:
+    """Write a value as JSON that is indented for readers, atomically."""
+    write_atomic(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it where they are missing; raises InputError when that is impossible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
+
+
 def refuse_input(out: Path, inputs: Iterable[Path | None]) -> None:
     """Raise InputError when writing `out` would replace an input, or a data file inside an input folder."""
     if not out.is_file():

@@ -23,7 +23,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.vote import Scores, score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
-from data_prep.files import command_line, run_program, write_atomic
+from data_prep.files import command_line, make_folder, run_program, write_atomic
 from data_prep.overlap import PairDigest, pair_digest
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
@@ -31,7 +31,7 @@ from data_prep.tasks import Task, read_solutions, write_tasks
 from submission import film, show, solve
 from submission.attempts import predictions, read_submission
 from submission.report import write_report
-from submission.submission_file import make_folder, read_summary
+from submission.submission_file import read_summary
 
 SHIPPED = Path(__file__).parent / "checkpoint"
 ALL_OUTPUTS = 419  # test outputs of ARC-AGI-1 evaluation
@@ -74,7 +74,7 @@ def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *option
 def by_model(submission: Path) -> Scores:
     """The scores of what the model predicted; guesses, where it said nothing, do not count."""
     known = read_solutions(submission.with_name("solutions.json"))
-    counts = (read_summary(submission) or {})["predicted_attempts"]
+    counts = read_summary(submission)["predicted_attempts"]
     return score_ranked(predictions(read_submission(submission), counts), known, k=2)
 
 

@@ -34,7 +34,7 @@ def rehearse_folds(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             own += ["--candidates", str(out.with_name(arguments.candidates.name))]
         if status := launch.solve(out, arguments.time_budget / arguments.folds, own):
             return status
-        summaries.append(read_summary(out) or {})
+        summaries.append(read_summary(out))
     print("\n".join(fold_lines(summaries)))
     return 0
 

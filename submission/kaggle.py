@@ -18,14 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import orjson
-
-from data_prep.files import InputError, command_line, new_folder, read_json, run_program, write_atomic
+from data_prep.files import InputError, command_line, make_folder, new_folder, read_json, run_program, write_json
 from submission.attempts import read_submission
 from submission.package import NOTEBOOK, Bundle, read_bundle
-from submission.submission_file import make_folder, read_summary
+from submission.submission_file import read_summary
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
 # Kaggle's names of machines, and their GPUs; a name that it does not know silently gets a P100.
@@ -39,8 +37,6 @@ NO_CREDENTIALS = (
     "no Kaggle credentials that work: make a token at https://www.kaggle.com/settings and set KAGGLE_API_TOKEN, "
     "or save it as ~/.kaggle/access_token"
 )
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -79,8 +75,6 @@ def sign_in() -> Any:
             client.authenticate()
     except SystemExit as error:
         raise InputError(NO_CREDENTIALS) from error
-    except ImportError as error:
-        raise InputError(f"Kaggle's client cannot be imported ({error}): pip install 'kaggle>=2.2,<3' six") from error
     return client
 
 
@@ -97,7 +91,7 @@ def ask(what: str, request: Callable[..., Any], *words: Any, **options: Any) -> 
         raise Refused(f"{what}: {'' if status is None else f'status {status}, '}{said}", status) from error
 
 
-def wait(what: str, look: Callable[[], Result | None], seconds: float) -> Result:
+def wait(what: str, look: Callable[[], Any], seconds: float) -> Any:
     """Look until there is a result, also after failures that may pass; InputError when none is there in time."""
     end = time.monotonic() + seconds
     while True:
@@ -131,8 +125,8 @@ def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
             Path(folder, path.name).symlink_to(path.resolve())
         Path(folder, marker).write_text(f"{pushed.bundle}\n", encoding="utf-8")
         # The licences of the parts are in a file of the bundle.
-        metadata = {"id": pushed.dataset, "title": slug(pushed.dataset), "licenses": [{"name": "other"}]}
-        Path(folder, "dataset-metadata.json").write_bytes(orjson.dumps(metadata))
+        metadata = {"id": pushed.dataset, "title": pushed.dataset.split("/")[1], "licenses": [{"name": "other"}]}
+        write_json(Path(folder, "dataset-metadata.json"), metadata)
         request = client.dataset_create_version if status else client.dataset_create_new
         notes = [f"bundle {pushed.bundle[:12]}"] if status else []
         answer = ask(f"uploading to {pushed.dataset}", request, folder, *notes, quiet=True)
@@ -176,7 +170,7 @@ def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
     what = f"kernel {pushed.kernel}"
     metadata = {
         "id": pushed.kernel,
-        "title": slug(pushed.kernel),  # so that Kaggle derives the same slug from it
+        "title": pushed.kernel.split("/")[1],  # so that Kaggle derives the same slug from it
         "code_file": str((bundle.folder / NOTEBOOK).resolve()),
         "language": "python",
         "kernel_type": "notebook",
@@ -188,7 +182,7 @@ def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
         "competition_sources": [pushed.competition],
     }
     with tempfile.TemporaryDirectory(prefix="arc-trm-kernel.") as folder:
-        Path(folder, "kernel-metadata.json").write_bytes(orjson.dumps(metadata))
+        write_json(Path(folder, "kernel-metadata.json"), metadata)
         answer = ask(what, client.kernels_push, folder)
     if answer.error:
         raise InputError(f"{what}: {answer.error}")
@@ -216,7 +210,7 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
     folder = out / "output"
     with new_folder(folder) as fresh:
         ask(f"output of {pushed.kernel}", client.kernels_output, pushed.kernel, str(fresh), force=True, quiet=True)
-    log = folder / f"{slug(pushed.kernel)}.log"
+    log = folder / f"{pushed.kernel.split('/')[1]}.log"
     if not ENDS[said]:
         raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
     print(f"fetched {folder}: {check_output(folder, pushed)} tasks in submission.json")
@@ -233,17 +227,12 @@ def check_output(folder: Path, pushed: Pushed) -> int:
 
 def doubts(folder: Path, pushed: Pushed) -> list[str]:
     """What speaks against handing in, a phrase each: the scored rerun can only do what the fetched run has proved."""
-    summary = read_summary(folder / "submission.json") or {}
+    summary = read_summary(folder / "submission.json")
     gpus = summary.get("processes", 0) if str(summary.get("device")).startswith("cuda") else 0
     found = [] if gpus == MACHINES.get(pushed.machine, gpus) else [f"{gpus} GPUs worked of those of {pushed.machine}"]
     without = summary.get("outputs_without_candidates", "unknown")
     found += [f"outputs without votes: {without}"] if without else []
     return found + [f"trouble: {trouble}" for trouble in summary.get("troubles", [])]
-
-
-def slug(name: str) -> str:
-    """The second part of `owner/slug`."""
-    return name.split("/")[1]
 
 
 # Commands -------------------------------------------------------------------------------------------------
@@ -258,7 +247,7 @@ def push(client: Any, arguments: argparse.Namespace) -> None:
     make_folder(arguments.out)  # before anything that cannot be undone
     upload(client, pushed, bundle)
     pushed = replace(pushed, version=push_kernel(client, pushed, bundle))
-    write_atomic(arguments.out / RECORD, orjson.dumps(asdict(pushed), option=orjson.OPT_INDENT_2))
+    write_json(arguments.out / RECORD, asdict(pushed))
     print(f"pushed version {pushed.version} of https://www.kaggle.com/code/{pushed.kernel}", flush=True)
     if not arguments.no_wait:
         fetch(client, pushed, arguments.out)
@@ -283,13 +272,10 @@ def submit(client: Any, arguments: argparse.Namespace) -> None:
 
 def read_pushed(out: Path) -> Pushed:
     """What the last push did; raises InputError when there was none."""
-    path = out / RECORD
-    if not path.is_file():
-        raise InputError(f"{path}: missing, expected a push before")
     try:
-        return Pushed(**read_json(path))
+        return Pushed(**read_json(out / RECORD))
     except TypeError as error:
-        raise InputError(f"{path}: not what a push writes ({error})") from error
+        raise InputError(f"{out / RECORD}: not what a push writes ({error})") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

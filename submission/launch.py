@@ -8,7 +8,6 @@ and checkpoints are found by content below ROOT/input; ROOT is /kaggle, or what 
 the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
 """
 
-import argparse
 import os
 import shlex
 import signal
@@ -20,12 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
-from data_prep.files import MANIFEST, InputError, command_line, run_program, write_atomic
+from data_prep.files import MANIFEST, InputError, command_line, run_program, write_json
 from data_prep.progress import duration_text
 from submission import score
-from submission.inputs import affordable, find_challenges, is_rerun
+from submission.inputs import RERUN_SECONDS, affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.plan import duration
 from submission.report import write_report
@@ -49,10 +46,16 @@ Runner = Callable[[Sequence[str], Mapping[str, str], float], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Solve, check, rehearse; the status of solving."""
+    """Solve, check, rehearse; the status of solving. What it does not know itself goes to submission.solve."""
     root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
+    parser = command_line("submission.launch", __doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
+    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
+    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
+    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
     words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
-    arguments, options = parser().parse_known_args([*note_bundle(root), *words])
+    arguments, options = parser.parse_known_args([*note_bundle(root), *words])
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
     gpus = working_gpus()
@@ -89,8 +92,7 @@ def note_bundle(root: Path) -> list[str]:
         except InputError as error:
             print(f"note: {error}", flush=True)
             continue
-        found = {"bundle": bundle.digest, **bundle.manifest}
-        write_atomic(root / "working" / "bundle.json", orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        write_json(root / "working" / "bundle.json", {"bundle": bundle.digest, **bundle.manifest})
         options = bundle.manifest.get("options", [])
         print(f"bundle {bundle.digest[:12]} in {bundle.folder}, options: {shlex.join(options) or 'none'}", flush=True)
     return options
@@ -210,17 +212,6 @@ class Launch:
         chosen = ["--out", str(out), "--time-budget", f"{budget:.3f}s"]
         print(f"solving for {duration_text(budget)}, processes: {max(1, len(self.gpus))}, {out}", flush=True)
         return self.run([*words, *self.options, *options, *chosen], environment, budget + GRACE)
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line; what it does not know goes to submission.solve."""
-    made = command_line("submission.launch", __doc__, allow_abbrev=False)
-    add = made.add_argument
-    add("--time-budget", metavar="TIME", type=duration, default=duration("11h45m"), help="in the rerun (11h45m)")
-    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
-    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
-    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
-    return made
 
 
 if __name__ == "__main__":

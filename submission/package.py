@@ -64,10 +64,9 @@ class Bundle:
 def read_bundle(folder: Path) -> Bundle:
     """The bundle in `folder`; raises InputError when there is none, or a file in it is not what was written."""
     manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{folder / MANIFEST}: not the manifest of a bundle, expected what submission.package wrote")
-    if manifest.get("version") != VERSION:
-        raise InputError(f"{folder / MANIFEST}: bundle version {manifest.get('version')}, expected {VERSION}")
+    if not isinstance(manifest, dict) or (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
+        expected = f"expected {FORMAT} {VERSION} as submission.package writes it"
+        raise InputError(f"{folder / MANIFEST}: not the manifest of a bundle, {expected}")
     verify_digests(folder, manifest)
     return Bundle(folder, manifest)
 
@@ -96,14 +95,8 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
         files |= {path.name: path.read_bytes() for path in (wheel, ROOT / "notebooks" / NOTEBOOK)}
     lines = dict.fromkeys(f"  {corpus}" for checkpoint in described for corpus in checkpoint["corpora"])
     files["LICENCES.txt"] = "\n".join([LICENCES, *lines, "", (ROOT / "LICENSE").read_text()]).encode()
-    manifest = {
-        "format": FORMAT,
-        "version": VERSION,
-        "package": __version__,
-        "wheel": wheel.name,
-        "options": list(options),
-        "checkpoints": described,
-    }
+    manifest = {"format": FORMAT, "version": VERSION, "package": __version__, "wheel": wheel.name}
+    manifest |= {"options": list(options), "checkpoints": described}
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
 

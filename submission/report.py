@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from arc_trm.vote import AskedOutput, Candidate, Scores, Tally
+from arc_trm.vote import Candidate, Ranked, Scores, Tally, outputs_of
 from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
@@ -49,7 +48,7 @@ class Material:
 
     tasks: Sequence[Task]  # the submission answers just these
     submission: Submission
-    tally: Tally | None = None
+    ranked: Ranked = field(default_factory=dict)  # candidates of outputs whose votes were recorded
     summary: Mapping[str, Any] = field(default_factory=dict)  # what solving said about itself
 
 
@@ -89,13 +88,11 @@ class Answer(NamedTuple):
 def answers(material: Material, task: Task) -> list[Answer]:
     """What the material says of each output of a task."""
     counts = material.summary.get("predicted_attempts", {}).get(task.task_id, [2] * len(task.tests))
-    found = []
-    for test, (pair, attempts) in enumerate(zip(task.tests, material.submission[task.task_id], strict=True)):
-        asked, candidates = AskedOutput(task.task_id, test), None
-        if material.tally is not None and asked in material.tally.outputs:
-            candidates = material.tally.candidates(material.tally.outputs.index(asked))
-        found.append(Answer(pair.input, pair.output, attempts, counts[test], candidates))
-    return found
+    known = zip(outputs_of([task]), task.tests, material.submission[task.task_id], counts, strict=True)
+    return [
+        Answer(pair.input, pair.output, attempts, predicted, material.ranked.get(asked))
+        for asked, pair, attempts, predicted in known
+    ]
 
 
 def verdict(found: Sequence[Answer]) -> str:
@@ -269,18 +266,13 @@ def cell_size(room: int, *grids: Grid) -> int:
 
 def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
     """A grid, sharp at every size and on paper; cells that differ from a truth of its size get a cross."""
-    paths: dict[int, str] = {}
-    for row, colours in enumerate(grid.tolist()):
-        column = 0
-        for colour, run in groupby(colours):
-            length = len(list(run))
-            paths[colour] = paths.get(colour, "") + f"M{column} {row}h{length}v1h-{length}z"
-            column += length
     height, width = grid.shape
-    # The longest path becomes one of all cells, below the others: that is shorter.
-    longest = max(paths, key=lambda colour: len(paths[colour]))
-    paths = {longest: f"M0 0h{width}v{height}h-{width}z"} | {c: path for c, path in paths.items() if c != longest}
-    parts = [f'<path d="{path}" fill="{PALETTE[colour]}"/>' for colour, path in paths.items()]
+    colours, counts = np.unique(grid, return_counts=True)
+    below, *others = colours[np.argsort(-counts, kind="stable")].tolist()  # the most common colour below the others
+    parts = [f'<rect width="100%" height="100%" fill="{PALETTE[below]}"/>']
+    for colour in others:
+        path = "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(grid == colour).tolist())
+        parts.append(f'<path d="{path}" fill="{PALETTE[colour]}"/>')
     parts.append('<rect width="100%" height="100%" fill="url(#cells)"/>')  # lines between cells: see page.html
     if truth is not None and truth.shape == grid.shape and (wrong := np.argwhere(grid != truth)).size:
         cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in wrong.tolist())
@@ -320,12 +312,12 @@ def write_report(
     """Read what the page shows, check that it belongs together, write the page and print a line about it."""
     refuse_input(out, [submission, challenges, solutions, candidates, summary_path(submission)])
     tasks = read_tasks(challenges, solutions)
-    tally = None if candidates is None else Tally.load(candidates)
-    if tally is not None and not {output.task_id for output in tally.outputs} & {task.task_id for task in tasks}:
+    ranked = {} if candidates is None else Tally.load(candidates).ranked()
+    if candidates is not None and not ranked.keys() & set(outputs_of(tasks)):
         found = f"has votes for none of the {len(tasks)} tasks"
         raise InputError(f"{candidates}: {found}, expected candidates of this submission")
     attempts = read_answers(submission, tasks, challenges)
-    page = render_page(Material(tasks, attempts, tally, read_summary(submission) or {}), title).encode()
+    page = render_page(Material(tasks, attempts, ranked, read_summary(submission)), title).encode()
     write_atomic(out, page)
     scores = known_scores(tasks, attempts)
     solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"

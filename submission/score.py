@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     expected = {task_id: len(outputs) for task_id, outputs in solutions.items()}
     check_complete(path, submission, expected, arguments.solutions)
     scores = score(submission, solutions)
-    lines = [f"{summary_path(path).name}: {line}" for line in remarks(read_summary(path) or {})]
+    lines = [f"{summary_path(path).name}: {line}" for line in remarks(read_summary(path))]
     if arguments.per_task:
         lines += [f"{task.task_id}  {task.solved}/{task.total}" for task in scores.per_task]
     # With --json the scores stand alone on stdout; whatever else is said goes to stderr.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from arc_trm.vote import AskedOutput, Tally
+from arc_trm.vote import AskedOutput, Candidate, Ranked
 from data_prep.files import command_line, run_program
 from data_prep.grid import Grid
 from data_prep.show import beside, pick, render
@@ -19,17 +19,20 @@ from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission, read_answers
 
 
-def show_attempts(tasks: Sequence[Task], submission: Submission, tally: Tally | None = None) -> str:
-    """Input, both attempts and truth of every test next to each other, below what there is to say of the attempts."""
-    return "\n\n".join(_show_test(task, test, submission, tally) for task in tasks for test in range(len(task.tests)))
+def show_attempts(tasks: Sequence[Task], submission: Submission, ranked: Ranked | None = None) -> str:
+    """Input, both attempts and truth of every test next to each other, below what there is to say of the attempts.
+
+    `ranked` are the candidates of every output, where they are known.
+    """
+    return "\n\n".join(_show_test(task, test, submission, ranked) for task in tasks for test in range(len(task.tests)))
 
 
-def _show_test(task: Task, test: int, submission: Submission, tally: Tally | None) -> str:
+def _show_test(task: Task, test: int, submission: Submission, ranked: Ranked | None) -> str:
     truth = task.tests[test].output
     lines = [f"{task.task_id}, test {test}"]
     grids = {"input": task.tests[test].input}
     for name, grid in zip(("attempt 1", "attempt 2"), submission[task.task_id][test], strict=True):
-        facts = [] if tally is None else [_support(tally, AskedOutput(task.task_id, test), grid)]
+        facts = [] if ranked is None else [_support(ranked[AskedOutput(task.task_id, test)], grid)]
         facts += [] if truth is None else [comparison(grid, truth)]
         lines += [f"{name}: {', '.join(facts)}"] if facts else []
         grids[name] = grid
@@ -38,9 +41,8 @@ def _show_test(task: Task, test: int, submission: Submission, tally: Tally | Non
     return "\n".join([*lines, beside([f"{name}\n{render(grid)}" for name, grid in grids.items()])])
 
 
-def _support(tally: Tally, output: AskedOutput, grid: Grid) -> str:
+def _support(candidates: Sequence[Candidate], grid: Grid) -> str:
     """`62% of 13 votes`, or `a guess` where no vote was cast for the grid."""
-    candidates = tally.candidates(tally.outputs.index(output))
     own = sum(candidate.votes for candidate in candidates if np.array_equal(candidate.grid, grid))
     total = sum(candidate.votes for candidate in candidates)
     return f"{own / total:.0%} of {total} votes" if own else "a guess"

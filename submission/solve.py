@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arc_trm.vote import AskedOutput, Candidate
+from arc_trm.vote import Ranked
 from data_prep import files
 from data_prep.files import InputError, command_line, refuse_input, run_program, standing_folder, write_atomic
 from data_prep.progress import duration_text
@@ -32,7 +32,7 @@ from submission.plan import TimePlan, duration
 from submission.score import known_scores
 from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
 from submission.show import show_attempts
-from submission.submission_file import SubmissionFile, make_folder, remarks
+from submission.submission_file import SubmissionFile, remarks
 
 AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
                 print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
         if file.written is not None and are_own(arguments.challenges):
-            print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally) + "\n")
+            print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally.ranked()) + "\n")
         report(file, plan)
     return int(file.facts.get("status", 0))
 
@@ -85,7 +85,7 @@ class Solved:
     """The two attempts at every output, every candidate for it, best first, and what the summary says of the run."""
 
     attempts: Submission
-    candidates: dict[AskedOutput, list[Candidate]]
+    candidates: Ranked
     summary: dict[str, Any]
 
 
@@ -112,8 +112,7 @@ def solve_tasks(
     file.open()
     solve(file, [checkpoint], settings or Settings(), TimePlan(time_budget))
     assert file.written is not None
-    candidates = {output: file.tally.candidates(number) for number, output in enumerate(file.tally.outputs)}
-    return Solved(file.written.submission, candidates, file.summary())
+    return Solved(file.written.submission, file.tally.ranked(), file.summary())
 
 
 def refuse_idle_options(arguments: argparse.Namespace) -> None:
@@ -178,7 +177,7 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         part = (arguments.fold or 1, arguments.folds or 1)
         chosen = choose_rehearsal(lines, arguments.rehearse, arguments.input, known, arguments.allow_seen, part)
         if is_first_process():
-            make_folder(arguments.out.parent)
+            files.make_folder(arguments.out.parent)
             # For submission.score and submission.report.
             write_tasks(chosen.tasks, arguments.out.parent, f"{arguments.out.stem}.")
         return chosen.tasks, f"{chosen.describe()}; {scale(len(chosen.tasks), seconds)}"

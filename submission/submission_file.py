@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from arc_trm.vote import Tally, outputs_of
-from data_prep.files import InputError, read_json, write_atomic
+from data_prep.files import InputError, make_folder, read_json, write_json
 from data_prep.grid import describe
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Draft, draft_submission, read_answers, write_submission
@@ -67,7 +66,7 @@ class SubmissionFile:
         """Whether the file that stands there has votes for just these tasks; then it stays until there are as many."""
         with contextlib.suppress(InputError, KeyError, ValueError, TypeError):  # without a summary nobody knows
             submission = read_answers(self.path, self.tasks, self.path)
-            summary = read_summary(self.path) or {}
+            summary = read_summary(self.path)
             self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), int(summary["votes"])
             self.kept_checkpoint = summary.get("checkpoint")
         return self.least_votes > 0
@@ -89,7 +88,7 @@ class SubmissionFile:
         if self.votes < self.least_votes:  # then the one that stands there belongs to the file
             return
         with self.tally.lock:
-            write_atomic(summary_path(self.path), orjson.dumps(self.summary(), option=orjson.OPT_INDENT_2) + b"\n")
+            write_json(summary_path(self.path), self.summary())
 
     def note(self, **facts: Any) -> None:
         """Add facts about the run to the summary."""
@@ -149,14 +148,6 @@ class SubmissionFile:
         }
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder and those above it where they are missing; raises InputError when that is impossible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
-
-
 # The summary ------------------------------------------------------------------------------------------------
 
 # What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, whether its
@@ -179,12 +170,10 @@ def summary_path(submission: Path | str) -> Path:
     return path.with_name(f"{path.stem}.summary.json")
 
 
-def read_summary(submission: Path | str) -> dict[str, Any] | None:
-    """What stands beside the submission at that path, None when nothing does; InputError when it is malformed."""
+def read_summary(submission: Path | str) -> dict[str, Any]:
+    """What stands beside the submission at that path, empty when nothing does; InputError when it is malformed."""
     path = summary_path(submission)
-    if not path.exists():
-        return None
-    value = read_json(path)
+    value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
         raise InputError(f"{path}: found {describe(value)}, expected an object")
     for name, (kind, expected) in PROVENANCE.items():

@@ -400,7 +400,7 @@ def test_the_record_of_a_push_without_its_machine_is_read(
 
 def test_before_a_push_there_is_nothing_to_ask(site: FakeKaggle, call: Callable[..., int]) -> None:
     for command in ("output", "submit"):
-        with pytest.raises(InputError, match=r"push.json: missing, expected a push before"):
+        with pytest.raises(InputError, match=r"push.json: cannot read \(No such file or directory\)"):
             call(command)
 
 

@@ -95,7 +95,7 @@ def test_an_altered_file_is_noticed(bundle: Bundle, tmp_path: Path) -> None:
     ("manifest", "message"),
     [
         ({"format": "arc-trm-dataset"}, "not the manifest of a bundle"),
-        ({"format": "arc-trm-bundle", "version": 9}, "bundle version 9, expected 1"),
+        ({"format": "arc-trm-bundle", "version": 9}, "not the manifest of a bundle, expected arc-trm-bundle 1 as"),
         ([1], "not the manifest of a bundle"),
     ],
 )

@@ -62,7 +62,7 @@ def found(material: Material) -> list[Answer]:
     return [answer for one in material.tasks for answer in answers(material, one)]
 
 
-FULL = Material(TASKS, submission(), tally())
+FULL = Material(TASKS, submission(), tally().ranked())
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_how_well_the_demonstrations_were_learned_stands_with_them() -> None:
 def test_the_rank_of_the_truth_is_by_votes_then_halting(truth: list[str], rank: int | None) -> None:
     # NEAR and FAR have two votes each, FAR's from surer views; TRUTH has one.
     tasks = [replace(one, tests=tuple(replace(test, output=grid(truth)) for test in one.tests)) for one in TASKS]
-    assert found(Material(tasks, submission(), tally()))[3].rank == rank
+    assert found(Material(tasks, submission(), tally().ranked()))[3].rank == rank
 
 
 def test_only_what_is_there_is_shown() -> None:
@@ -196,7 +196,7 @@ def test_a_page_that_is_not_there_is_a_line_in_a_notebook(folder: Path) -> None:
 
 def test_nothing_in_the_data_can_become_markup() -> None:
     summary = {"known": [EVIL], "trained_on": [EVIL], "troubles": [EVIL], EVIL: EVIL}
-    page = render_page(Material(TASKS, submission(), tally(), summary), EVIL)
+    page = render_page(Material(TASKS, submission(), tally().ranked(), summary), EVIL)
     assert "<script" not in page
     assert "<img" not in page
     assert page.count("document.title") > 4

@@ -38,7 +38,7 @@ def test_attempts_are_compared_with_the_truth() -> None:
 def test_votes_are_said_where_they_are_known() -> None:
     tally = Tally(outputs_of([TASK]))
     tally.add(votes_for([(0, grid(rows), 0.5) for rows in (NEAR, NEAR, TRUTH)]))
-    shown = show_attempts([TASK], {"abc": ANSWERS}, tally).split("\n")
+    shown = show_attempts([TASK], {"abc": ANSWERS}, tally.ranked()).split("\n")
     assert shown[1:3] == ["attempt 1: 67% of 3 votes, 1 of 6 cells differ", "attempt 2: 33% of 3 votes, right"]
     assert shown[8] == "attempt 1: a guess, 2 × 2 instead of 2 × 3"
 

@@ -9,7 +9,7 @@ from arc_trm.vote import Predictions, Tally
 from data_prep.files import InputError
 from submission import submission_file as file_module
 from submission.attempts import draft_submission, read_submission
-from submission.submission_file import SubmissionFile, make_folder, read_summary, remarks, summary_path
+from submission.submission_file import SubmissionFile, read_summary, remarks, summary_path
 from tests.arc_trm.plain_vote import votes_for
 from tests.kills import full_disk
 from tests.submission.tiny import assert_valid, tiny_tasks
@@ -38,10 +38,9 @@ def test_an_older_submissions_summary_goes_with_it(tmp_path: Path) -> None:
     file = SubmissionFile(TASKS, tmp_path / "submission.json", facts={"checkpoint": "abc", "trained_on": ["a"]})
     summary_path(file.path).write_text("old")
     file.open()
-    assert read_summary(file.path) is None
+    assert read_summary(file.path) == {}
     file.write()
     written = read_summary(file.path)
-    assert written is not None
     assert (written["checkpoint"], written["trained_on"], written["outputs"]) == ("abc", ["a"], 4)
 
 
@@ -76,7 +75,7 @@ def test_a_file_with_more_votes_stays_until_there_are_as_many(tmp_path: Path) ->
     again.tally.add(vote_for(0, value=7, votes=2))
     again.write()
     assert first.path.read_bytes() == before
-    assert (read_summary(first.path) or {})["votes"] == 3
+    assert read_summary(first.path)["votes"] == 3
     again.tally.add(vote_for(0, value=7))
     again.write()
     assert colours(first.path, "a")[0] == 7
@@ -139,12 +138,6 @@ def test_a_task_whose_fallbacks_fail_gets_a_plain_answer(tmp_path: Path, monkeyp
     file.open()
     assert_valid(file.path, TASKS)
     assert file.troubles == ["task b: fallbacks: ZeroDivisionError: b is odd"]
-
-
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot make this folder"):
-        make_folder(tmp_path / "file" / "folder")
 
 
 # The summary ------------------------------------------------------------------------------------------------
