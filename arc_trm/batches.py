@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arc_trm.checkpoint import RowNames
 from arc_trm.config import RunConfig
-from arc_trm.sampler import TRANSPOSES, BoardSampler, Integers, RandomBits, Rows, Sampler
+from arc_trm.sampler import BoardSampler, Integers, RandomBits, Rows, Sampler
 from data_prep.boards import BoardRows, BoardStore
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE, encode
 from data_prep.files import InputError
@@ -24,7 +24,6 @@ from data_prep.store import ArcStore, open_store
 from data_prep.sudoku import bits_per_shuffle, is_valid, shuffles
 
 Device = torch.device | str
-Tokens = NDArray[np.uint8]
 # What an export says of its dataset, as the manifest has it.
 FACTS = ("recipe", "canvas", "leak", "held_out", "seed", "augmentations", "corpora")
 # Every canvas size gets a multiple of this many slots: up to four processes share them evenly and train alike.
@@ -43,8 +42,7 @@ class Batch:
 
     def columns(self) -> dict[str, Tensor]:
         """The tensors by name, `views` only where there are some."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: column for name, column in columns.items() if column is not None}
+        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -98,7 +96,7 @@ class ArcBatches:
 
         With `task_rows` the embedding row of an example is its group, and the batch names the augmentation.
         Raises ValueError when an input, or the output of a training pair, does not fit the window of `side`
-        cells. Other outputs that do not fit cannot be asked for in this window: they have no labels.
+        cells; other outputs that do not fit have no labels.
         """
         used = np.ones(len(store.pair_groups), bool) if groups is None else np.isin(store.pair_groups, groups)
         pairs = np.flatnonzero(used)
@@ -106,22 +104,18 @@ class ArcBatches:
         self.seq_len = side**2  # tokens of one example
         self._positions = np.full(len(used), -1)
         self._positions[pairs] = np.arange(len(pairs))
-        self._shapes = _entry_shapes(store, pairs, side)
-        bank = torch.from_numpy(_fill_bank(store, pairs, self._shapes, side).reshape(-1))
+        bank = torch.from_numpy(_fill_bank(store, pairs, side).reshape(-1))
         self._windows = bank.to(self.device).unfold(0, side * (side + 1), 1)
 
     def make(self, rows: Rows) -> Batch:
         """The examples of `rows`; a pair without a known output has labels IGNORE_LABEL alone.
 
-        The pairs are of the bank's groups, each of its puzzle's. Raises ValueError when a grid leaves the window.
+        The pairs are of the bank's groups, each of its puzzle's, and placed where their visible grids stay in the
+        window; labels that do not are none that anybody may use.
         """
-        entries = self._positions[rows.pairs], rows.dihedrals
-        shapes = self._shapes[entries]  # [b, input or output, height or width]
-        placements = np.stack([rows.rows, rows.columns], axis=1)[:, None]
-        if ((placements < 0) | (placements + shapes > self.side)).any():
-            raise ValueError(f"a placement puts a grid outside the window of {self.side}x{self.side} cells")
         window = self.side * (self.side + 1)
-        first = (entries[0] * 8 + entries[1]) * 4 * window - rows.rows * (self.side + 1) - rows.columns
+        entries = self._positions[rows.pairs] * 8 + rows.dihedrals
+        first = entries * 4 * window - rows.rows * (self.side + 1) - rows.columns
         starts = upload(np.concatenate((first + window, first + 3 * window)), self.device)
         tables = upload(_token_tables(rows.permutations), self.device)
         lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
@@ -134,32 +128,15 @@ class ArcBatches:
         return Batch(inputs, labels, upload(self.store.pair_groups[rows.pairs].astype(np.int64), self.device), views)
 
 
-def _entry_shapes(store: ArcStore, pairs: Integers, side: int) -> Integers:
-    """Height and width of input and output under every dihedral element, int64[pairs, 8, 2, 2]; 0, 0 unknown."""
-    shapes = store.pair_shapes[pairs].astype(np.int64).reshape(-1, 2, 2)
-    outside: NDArray[np.bool_] = np.any(shapes > side, axis=2)
-    unasked = outside[:, 1] & ~store.pair_training[pairs]
-    shapes[unasked, 1] = 0
-    outside[unasked, 1] = False
-    if outside.any():
-        index, which = np.argwhere(outside)[0]
-        height, width = shapes[index, which]
-        raise ValueError(
-            f"task {store.groups[store.pair_groups[pairs[index]]].name}: "
-            f"a {height} x {width} grid does not fit into a canvas of side {side}"
-        )
-    return np.where(TRANSPOSES[:, None, None], shapes[:, None, :, ::-1], shapes[:, None])
-
-
-def _fill_bank(store: ArcStore, pairs: Integers, shapes: Integers, side: int) -> NDArray[np.uint8]:
+def _fill_bank(store: ArcStore, pairs: Integers, side: int) -> NDArray[np.uint8]:
     """Empty lines, then the canvas of every grid in lines of side + 1 cells, uint8[pairs, 8, 2, 2, side, side + 1]."""
     bank = np.zeros((len(pairs), 8, 2, 2, side, side + 1), np.uint8)  # zero is PAD
     for position, pair in enumerate(pairs.tolist()):
         for which, grid in enumerate((store.input(pair), store.output(pair))):
-            if grid is not None and shapes[position, 0, which, 0]:
-                for t in range(8):
-                    canvas = encode(dihedral(grid, t), side=side)
-                    bank[position, t, which, 1, :, :side] = canvas.reshape(side, side)
+            if grid is None or (which and max(grid.shape) > side and not store.pair_training[pair]):
+                continue
+            for t in range(8):
+                bank[position, t, which, 1, :, :side] = encode(dihedral(grid, t), side=side).reshape(side, side)
     return bank
 
 
@@ -246,55 +223,23 @@ def sources_by_side(
 # Sudokus and mazes ----------------------------------------------------------------------------------------------------
 
 
-class SudokuBatches:
-    """Shuffled Sudokus: index arithmetic on tokens that live on the device."""
-
-    def __init__(self, store: BoardStore, device: Device) -> None:
-        rows, self.side, self.device = store.train, store.side, torch.device(device)
-        self.bits = bits_per_shuffle(self.side)
-        self._tokens = torch.from_numpy(np.stack([rows.questions, rows.answers])).to(self.device)
-
-    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
-        """The examples of these puzzles int64[b], shuffled as data_prep.sudoku.shuffles reads the bits."""
-        drawn = shuffles(bits, self.side)
-        rows, columns, transposed, tokens, chosen = (
-            upload(array, self.device) for array in (drawn.rows, drawn.columns, drawn.transposed, drawn.tokens, puzzles)
-        )
-        cells = rows[:, :, None] * self.side + columns[:, None, :]
-        cells = torch.where(transposed[:, None, None], cells.mT, cells).flatten(1)
-        both = self._tokens[:, chosen]
-        moved = both.gather(2, cells.expand(both.shape))
-        inputs, labels = tokens.int().expand(2, -1, -1).gather(2, moved.long())
-        return Batch(inputs, labels, torch.zeros_like(chosen))
+def shuffled(rows: BoardRows, bits: RandomBits) -> BoardRows:
+    """Sudokus, each shuffled as data_prep.sudoku.shuffles reads its random bits [b, n]."""
+    side = math.isqrt(rows.questions.shape[1])
+    drawn, numbers = shuffles(bits, side), np.arange(len(rows))[:, None]
+    cells = drawn.rows[:, :, None] * side + drawn.columns[:, None, :]
+    cells = np.where(drawn.transposed[:, None, None], cells.swapaxes(1, 2), cells).reshape(-1, side * side)
+    tokens = drawn.tokens.astype(np.uint8)
+    questions, answers = (tokens[numbers, boards[numbers, cells]] for boards in (rows.questions, rows.answers))
+    return BoardRows(questions, answers, rows.ratings)
 
 
-class StoredBatches:
-    """Puzzles each of which has several views that live on the device: the bits choose one."""
-
-    bits = 1
-
-    def __init__(self, questions: Tokens, answers: Tokens, device: Device) -> None:
-        """Tokens uint8[puzzles, views, L], with 1, 2, 4 or 8 views."""
-        self.device, self.views = torch.device(device), questions.shape[1]
-        self._tokens = torch.from_numpy(np.stack([questions, answers])).flatten(1, 2).to(self.device)
-
-    @classmethod
-    def of_mazes(cls, store: BoardStore, device: Device) -> "StoredBatches":
-        """Turned and mirrored mazes, solved again in each of eight views (half a millisecond a maze)."""
-        questions, answers = views(np.asarray(store.train.questions))
-        answers[:, 0] = store.train.answers  # a published label stays as it is, whatever order it follows
-        return cls(questions, answers, device)
-
-    @classmethod
-    def as_they_are(cls, store: BoardStore, device: Device) -> "StoredBatches":
-        """Puzzles in one view."""
-        return cls(np.asarray(store.train.questions)[:, None], np.asarray(store.train.answers)[:, None], device)
-
-    def make(self, puzzles: Integers, bits: RandomBits) -> Batch:
-        """The examples of these puzzles int64[b] in the views that the top bits name."""
-        chosen = upload(puzzles * self.views + (bits[:, 0] >> np.uint64(61)).astype(np.int64) % self.views, self.device)
-        inputs, labels = self._tokens[:, chosen].int()
-        return Batch(inputs, labels, torch.zeros_like(chosen))
+def eight_views(mazes: BoardRows) -> BoardRows:
+    """Every maze eight times: as it is, turned and mirrored, solved again in each view (half a millisecond a maze)."""
+    questions, answers = views(mazes.questions)
+    answers[:, 0] = mazes.answers  # a published label stays as it is, whatever order it follows
+    cells = questions.shape[2]
+    return BoardRows(questions.reshape(-1, cells), answers.reshape(-1, cells), mazes.ratings.repeat(8))
 
 
 class BoardSource:
@@ -303,27 +248,31 @@ class BoardSource:
     num_puzzles = 1
 
     def __init__(self, store: BoardStore, *, seed: int, batch_size: int, device: Device, augment: bool = True) -> None:
-        """See BoardSampler. Without `augment` puzzles are offered as they are."""
-        self.batches = MAKERS[store.kind if augment else "as they are"](store, device)
-        self.sampler = BoardSampler(len(store.train), self.batches.bits, seed=seed, batch_size=batch_size)
+        """See BoardSampler. Boards are small, so the CPU changes them; without `augment` they stay as they are."""
         self.vocab_size, self.seq_len, self.batch_size = store.vocab_size, store.seq_len, batch_size
+        self._device, self._shuffles = torch.device(device), augment and store.kind == "sudoku"
+        boards = BoardRows(*map(np.asarray, (store.train.questions, store.train.answers, store.train.ratings)))
+        self._boards = eight_views(boards) if augment and store.kind == "maze" else boards
+        self._views = len(self._boards) // len(boards)
+        bits = bits_per_shuffle(store.side) if self._shuffles else 1
+        self.sampler = BoardSampler(len(boards), bits, seed=seed, batch_size=batch_size)
 
     def offer(self, step: int, slots: slice) -> Batch:
         """The examples offered to `slots` (within 0..batch_size) at `step`."""
-        return self.batches.make(*self.sampler.draw(step, slots))
+        puzzles, bits = self.sampler.draw(step, slots)
+        if self._shuffles:
+            return board_batch(shuffled(self._boards[puzzles], bits), self._device)
+        # The highest three bits name one of the views.
+        chosen = puzzles * self._views + (bits[:, 0] >> np.uint64(61)).astype(np.int64) % self._views
+        return board_batch(self._boards[chosen], self._device)
 
 
-def board_batch(rows: BoardRows, device: Device) -> Batch:
-    """Puzzles as they are, as one batch."""
-    inputs, labels = (torch.from_numpy(cells.astype(np.int32)).to(device) for cells in (rows.questions, rows.answers))
+def board_batch(rows: BoardRows, device: torch.device) -> Batch:
+    """Boards as they are, as one batch."""
+    inputs, labels = (upload(cells.astype(np.int32), device) for cells in (rows.questions, rows.answers))
     return Batch(inputs, labels, torch.zeros(len(rows), dtype=torch.int64, device=device))
 
 
-MAKERS: dict[str, Callable[[BoardStore, Device], SudokuBatches | StoredBatches]] = {
-    "sudoku": SudokuBatches,
-    "maze": StoredBatches.of_mazes,
-    "as they are": StoredBatches.as_they_are,
-}
 # (questions, answers), each uint8[n, L] -> bool[n]: right by the rules, whatever the label says.
 CHECKS: dict[str, Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.bool_]]] = {
     "sudoku": is_valid,

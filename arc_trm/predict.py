@@ -8,7 +8,8 @@ EOS may go on beyond it and is repeated on the full canvas.
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -37,22 +38,18 @@ class Answers(NamedTuple):
     steps: Tensor  # int64 [b], the first supervision step at which the row wanted to halt, else the last
 
 
-@dataclass
-class RollOut:
-    """The supervision steps of a batch of b rows, one by one; whatever is answered is answered by this."""
+@torch.no_grad()
+def roll_out(
+    forward: Forward, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None = None
+) -> Iterator[Output]:
+    """What a model says after the first supervision step, the second, and so on; all that is answered goes this way.
 
-    forward: Forward
-    state: State
-    inputs: Tensor  # [b, l]
-    puzzle: Tensor  # [b, w]
-    views: Tensor | None = None  # [b, 11], for models that are told them
-
-    @torch.no_grad()
-    def step(self) -> Output:
-        """What the model says after the next supervision step."""
-        output = self.forward(self.state, self.inputs, self.puzzle, self.views)
-        self.state = output.state
-        return output
+    `inputs` [b, l], `puzzle` [b, w] embeddings, `views` [b, 11] for models that are told them.
+    """
+    while True:
+        output = forward(state, inputs, puzzle, views)
+        state = output.state
+        yield output
 
 
 @dataclass(frozen=True)
@@ -65,19 +62,14 @@ class Predictor:
     halting: HaltingConfig
     dtype: torch.dtype
 
-    def start(self, batch: Batch) -> RollOut:
-        """The supervision steps of a batch, from the first."""
-        size, tokens = batch.inputs.shape
-        state = self.model.initial_state(size, tokens, self.dtype)
-        puzzle = self.embedding.table[batch.puzzle_ids]
-        return RollOut(self.forward, tuple(part.contiguous() for part in state), batch.inputs, puzzle, batch.views)
-
     def answer(self, batch: Batch) -> Answers:
         """The answers after the last supervision step."""
-        last, roll_out = self.halting.max_supervision_steps, self.start(batch)
-        steps = torch.full((len(batch.inputs),), last, device=batch.inputs.device)
-        for step in range(1, last + 1):
-            output = roll_out.step()
+        last, (size, tokens) = self.halting.max_supervision_steps, batch.inputs.shape
+        state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
+        puzzle = self.embedding.table[batch.puzzle_ids]
+        outputs = roll_out(self.forward, state, batch.inputs, puzzle, batch.views)
+        steps = torch.full((size,), last, device=batch.inputs.device)
+        for step, output in enumerate(islice(outputs, last), start=1):
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
         return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
 
@@ -131,23 +123,6 @@ def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> 
         yield chunk, chunk[np.arange(first, first + share)], valid
 
 
-def predict(
-    predictor: Predictor,
-    batches: ArcBatches,
-    rows: Rows,
-    batch_size: int,
-    accelerator: Accelerator,
-    limit: MemoryLimit | None = None,
-) -> Iterator[Predicted]:
-    """Answer `rows` in order, `batch_size` at a time over all processes; every process gets every answer."""
-    within_memory = limit or MemoryLimit()
-    for chunk, mine, valid in shared_batches(rows, batch_size, accelerator):
-        tokens, halting, _ = within_memory.answer(predictor, batches.make(mine))
-        if accelerator.num_processes > 1:
-            tokens, halting = accelerator.gather((tokens, halting))
-        yield Predicted(chunk[np.arange(valid)], tokens[:valid].cpu().numpy(), halting[:valid].float().cpu().numpy())
-
-
 # Votes ----------------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +171,7 @@ class Voter:
         """
         waiting: list[Predicted] = []
         for side, part in self._by_side(rows):
-            for predicted in self._answers(predictor, part, side):
+            for predicted in self.answers(predictor, part, side):
                 answered(side, self.at_once(len(part), side))
                 settled = _settled(predicted, side)
                 self.unclosed += int((~settled).sum())
@@ -208,7 +183,7 @@ class Voter:
                     return self._give_up(waiting, 0, tally)
         repeated = 0
         rows = Rows.joined([rows[:0], *(part.rows for part in waiting)])
-        for predicted in self._answers(predictor, rows, CANVAS_SIDE):
+        for predicted in self.answers(predictor, rows, CANVAS_SIDE):
             answered(CANVAS_SIDE, self.at_once(len(rows), CANVAS_SIDE))
             self._count(predicted, tally)
             progress(len(predicted.rows))
@@ -246,10 +221,15 @@ class Voter:
             share = self.at_once(len(part), side) // self.accelerator.num_processes
             yield self._made(side).make(part[np.arange(share) % len(part)])
 
-    def _answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
-        at_once, limit = self.at_once(len(rows), side), self._limits[side]
-        for predicted in predict(predictor, self._made(side), rows, at_once, self.accelerator, limit):
-            yield replace(predicted, tokens=_at_origin(predicted, side))
+    def answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
+        """Answers to `rows` in order, batch by batch, in windows of `side`; every process gets every answer."""
+        for chunk, mine, valid in shared_batches(rows, self.at_once(len(rows), side), self.accelerator):
+            tokens, halting, _ = self._limits[side].answer(predictor, self._made(side).make(mine))
+            if self.accelerator.num_processes > 1:
+                tokens, halting = self.accelerator.gather((tokens, halting))
+            kept = chunk[np.arange(valid)]
+            moved = _at_origin(tokens[:valid].cpu().numpy(), kept, side)
+            yield Predicted(kept, moved, halting[:valid].float().cpu().numpy())
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -268,27 +248,19 @@ class Voter:
         return self._batches[side]
 
     def _count(self, predicted: Predicted, tally: Tally) -> None:
-        """Add the votes of a batch."""
-        predictions = Predictions(
-            predicted.tokens,
-            predicted.halting,
-            self.asked[predicted.rows.pairs],
-            predicted.rows.dihedrals,
-            predicted.rows.permutations,
-        )
-        tally.add(predictions)
+        rows, asked = predicted.rows, self.asked[predicted.rows.pairs]
+        tally.add(Predictions(predicted.tokens, predicted.halting, asked, rows.dihedrals, rows.permutations))
 
 
-def _at_origin(predicted: Predicted, side: int) -> NDArray[np.uint8]:
-    """The tokens [n, l], moved so that grids placed elsewhere begin at (0, 0)."""
-    rows, columns = predicted.rows.rows, predicted.rows.columns
-    if not (rows.any() or columns.any()):
-        return predicted.tokens
+def _at_origin(tokens: NDArray[np.uint8], rows: Rows, side: int) -> NDArray[np.uint8]:
+    """The tokens [n, l] that answer `rows`, moved so that grids placed elsewhere begin at (0, 0)."""
+    if not (rows.rows.any() or rows.columns.any()):
+        return tokens
     padded = np.full((len(rows), 2 * side, 2 * side), PAD, np.uint8)
-    padded[:, :side, :side] = predicted.tokens.reshape(-1, side, side)
-    places = np.arange(side)
-    from_rows, from_columns = (rows[:, None] + places)[:, :, None], (columns[:, None] + places)[:, None]
-    return padded[np.arange(len(rows))[:, None, None], from_rows, from_columns].reshape(predicted.tokens.shape)
+    padded[:, :side, :side] = tokens.reshape(-1, side, side)
+    from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.rows, rows.columns))
+    numbers = np.arange(len(rows))[:, None, None]
+    return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(tokens.shape)
 
 
 def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:

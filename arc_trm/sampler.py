@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from data_prep.boards import BoardRows
 from data_prep.canvas import CANVAS_SIDE, placement_limits
-from data_prep.grid import COLOURS, DIHEDRALS, dihedral
+from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, DIHEDRALS
 from data_prep.store import ArcStore
 
 Integers = NDArray[np.int64]
@@ -26,7 +26,7 @@ ORDERS, CHANGES = 0, 1
 # Sets the random numbers of exploration, and of views that vote, apart from the sampler's, which has the same seed.
 EXPLORATION_KEY, VIEWS_KEY = 0x5E7, 0x71E5
 # Which of the eight dihedral elements exchange height and width.
-TRANSPOSES = np.array([dihedral(np.zeros((1, 2), np.uint8), t).shape == (2, 1) for t in range(8)])
+TRANSPOSES = ~np.array(DIHEDRAL_KEEPS_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -224,17 +224,13 @@ class BoardSampler:
 # Rows for evaluation, and exploration ---------------------------------------------------------------------------------
 
 
-def evaluation_rows(store: ArcStore, *, augmentations: int | None = None, groups: Integers | None = None) -> Rows:
-    """Every test pair of `groups` (None: the scored ones) under the first `augmentations` puzzles.
+def evaluation_rows(store: ArcStore, *, augmentations: int | None = None) -> Rows:
+    """Every test pair of the scored groups under the first `augmentations` puzzles, the first of which is the identity.
 
-    The first puzzle is the identity; None takes all puzzles, and so does a group that has fewer. Placed at
-    (0, 0), ordered by (group, test, puzzle). Raises ValueError when `augmentations` is not positive.
+    None takes all puzzles, and so does a group that has fewer. Placed at (0, 0), ordered by (group, test, puzzle).
     """
-    if augmentations is not None and augmentations < 1:
-        raise ValueError(f"augmentations must be positive, found {augmentations}")
-    if groups is None:
-        groups = np.flatnonzero([group.scored for group in store.groups])
-    tests = np.flatnonzero((store.pair_tests >= 0) & np.isin(store.pair_groups, groups))
+    scored = np.array([group.scored for group in store.groups])
+    tests = np.flatnonzero((store.pair_tests >= 0) & scored[store.pair_groups])
     tests = tests[np.lexsort((store.pair_tests[tests], store.pair_groups[tests]))]
     owners = store.pair_groups[tests]
     first = store.group_puzzles[owners].astype(np.int64)
@@ -293,5 +289,5 @@ def exploration(seed: int, step: int, slots: int, probability: float, max_steps:
     philox = np.random.Philox(key=np.array([seed, EXPLORATION_KEY], np.uint64), counter=[0, step, 0, 0])
     bits = philox.random_raw(2 * slots).reshape(2, slots)
     explores = (bits[0] >> np.uint64(11)) * 2.0**-53 < probability
-    spread = (bits[1] >> np.uint64(32)) * np.uint64(max(max_steps - 1, 1)) >> np.uint64(32)
-    return np.where(explores, np.minimum(spread + np.uint64(2), max_steps), 0).astype(np.int32)
+    spread = _below(bits[1], np.array(max(max_steps - 1, 1)))
+    return np.where(explores, np.minimum(spread + 2, max_steps), 0).astype(np.int32)

@@ -6,6 +6,7 @@ Shows the answer y and, beside it, the latent z read through the output head.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from arc_trm.checkpoint import Export
 from arc_trm.model import RecursiveModel
-from arc_trm.predict import RollOut
+from arc_trm.predict import roll_out
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import IDENTITY, Grid
@@ -46,10 +47,8 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
     model.load_state_dict(exported.weights)
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     state = model.initial_state(1, inputs.shape[1], torch.float32)
-    roll_out = RollOut(model, state, inputs, embedding[None], torch.tensor(VIEW))
     said = []
-    for _ in range(steps):
-        output = roll_out.step()
+    for output in islice(roll_out(model, state, inputs, embedding[None], torch.tensor(VIEW)), steps):
         logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in output.state[1:])]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
         said.append((canvases.reshape(-1, side, side), float(output.halt_logits.sigmoid())))

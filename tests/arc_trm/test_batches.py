@@ -129,10 +129,10 @@ def test_batches_do_not_share_memory_with_their_rows() -> None:
     np.testing.assert_array_equal(rows.puzzles, before)
 
 
-def test_grids_beyond_the_window_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="task own/b: a 23 x 29 grid does not fit into a canvas of side 21"):
+def test_grids_beyond_the_window_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a 23 x 29 grid at \(0, 0\) leaves a side of 21"):
         ArcBatches(STORE, "cpu", side=21)
-    with pytest.raises(ValueError, match="task own/d: a 17 x 3 grid does not fit into a canvas of side 16"):
+    with pytest.raises(ValueError, match=r"a 17 x 3 grid at \(0, 0\) leaves a side of 16"):
         ArcBatches(STORE, "cpu", side=16, groups=np.array([0, 3]))
     ArcBatches(STORE, "cpu", side=16, groups=np.array([0, 4]))
 
@@ -147,24 +147,6 @@ def test_a_hidden_output_beyond_the_window_has_no_labels() -> None:
     np.testing.assert_array_equal(asked, store.pair_tests[rows.pairs] == 1)
     with pytest.raises(ValueError, match="2 x 13"):
         ArcBatches(build_store([TaskEntry.all_pairs(task)], 5, seed=0), "cpu", side=11)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rows": np.array([-1])}, "outside the window"),
-        ({"columns": np.array([26])}, "outside the window"),
-    ],
-)
-def test_rows_that_make_no_sense_are_refused(change: dict[str, np.ndarray], message: str) -> None:
-    zero = np.zeros(1, np.int64)
-    rows = Rows.of_puzzles(STORE, zero, zero, zero, np.array([24]))  # the first pair's output is 2 x 7, its input 3 x 5
-    batches = ArcBatches(STORE, "cpu", groups=np.array([0, 4]))
-    with pytest.raises(ValueError, match="outside the window"):
-        batches.make(rows)
-    batches.make(replace(rows, columns=np.array([23])))
-    with pytest.raises(ValueError, match=message):
-        batches.make(replace(rows, **{"columns": np.array([23]), **change}))
 
 
 def test_a_source_says_what_the_model_must_know() -> None:
@@ -219,4 +201,5 @@ def test_canvas_sizes_need_something_to_train_on() -> None:
 def test_the_gpu_makes_the_same_batches() -> None:
     on_cpu, on_gpu = (ArcSource(STORE, seed=3, batch_size=61, device=device) for device in ("cpu", "cuda"))
     for step in range(5):
-        assert_equal(on_gpu.offer(step, slice(None)).to("cpu"), on_cpu.offer(step, slice(None)))
+        made = {name: column.cpu() for name, column in on_gpu.offer(step, slice(None)).columns().items()}
+        assert_equal(Batch(**made), on_cpu.offer(step, slice(None)))

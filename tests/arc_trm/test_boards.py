@@ -1,4 +1,4 @@
-"""Sudoku and maze examples made on the device equal the plain numpy reference, and sampling is a pure function."""
+"""Sudoku and maze examples equal the plain numpy reference, and sampling is a pure function."""
 
 from typing import Any
 
@@ -13,8 +13,6 @@ from arc_trm.batches import (
     Batch,
     BoardSource,
     Source,
-    StoredBatches,
-    SudokuBatches,
     board_batch,
     board_data,
 )
@@ -24,9 +22,10 @@ from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.files import InputError
 from data_prep.maze import solve, views
 from data_prep.sudoku import bits_per_shuffle, shuffles, vocab_size
-from tests.data_prep.board_material import random_bits, random_mazes, random_sudokus, shuffled
+from tests.data_prep.board_material import random_mazes, random_sudokus, shuffled
 
 WHOLE = slice(None)
+CPU = torch.device("cpu")
 
 
 def sudoku_store(side: int = 9, train: int = 11, test: int = 7) -> BoardStore:
@@ -65,39 +64,29 @@ def equal(one: Batch, other: Batch) -> bool:
 @given(st.sampled_from([4, 6, 9]), st.integers(0, 10**6))
 def test_shuffled_sudokus_equal_the_reference(side: int, seed: int) -> None:
     rows = random_sudokus(side, 5, seed)
-    puzzles = np.random.default_rng(seed).integers(5, size=13)
-    bits = random_bits(seed, 13, bits_per_shuffle(side))
-    batch = SudokuBatches(board_store("sudoku", vocab_size(side), rows, rows, {}), "cpu").make(puzzles, bits)
-    inputs, labels = as_arrays(batch)
+    made = source(board_store("sudoku", vocab_size(side), rows, rows, {}), seed=seed, batch_size=13)
+    puzzles, bits = made.sampler.draw(3, WHOLE)
+    inputs, labels = as_arrays(made.offer(3, WHOLE))
     drawn = shuffles(bits, side)
+    assert bits.shape == (13, bits_per_shuffle(side))
     assert (inputs == shuffled(rows.questions[puzzles], drawn)).all()
     assert (labels == shuffled(rows.answers[puzzles], drawn)).all()
 
 
 @given(st.sampled_from([4, 7]), st.integers(0, 10**6))
-def test_turned_mazes_equal_the_reference(side: int, seed: int) -> None:
+def test_turned_mazes_equal_the_reference_but_for_published_labels(side: int, seed: int) -> None:
     questions = random_mazes(side, 5, seed)
-    rows = BoardRows(questions, solve(questions), np.zeros(5, np.float32))
-    puzzles = np.random.default_rng(seed).integers(5, size=13)
-    bits = random_bits(seed, 13, 1)
-    store = board_store("maze", 6, rows, rows, {})
-    inputs, labels = as_arrays(StoredBatches.of_mazes(store, "cpu").make(puzzles, bits))
+    published = np.where(np.arange(5)[:, None] == 3, questions, solve(questions))  # of the fourth not the pinned path
+    rows = BoardRows(questions, published, np.zeros(5, np.float32))
+    made = source(board_store("maze", 6, rows, rows, {}), seed=seed, batch_size=997)
+    puzzles, bits = made.sampler.draw(3, WHOLE)
+    inputs, labels = as_arrays(made.offer(3, WHOLE))
     elements = (bits[:, 0] >> np.uint64(61)).astype(int)
     shown, solved = views(questions)
+    solved[:, 0] = published
+    assert {(3, 0), (3, 1)} <= set(zip(puzzles.tolist(), np.minimum(elements, 1).tolist(), strict=True))
     assert (inputs == shown[puzzles, elements]).all()
     assert (labels == solved[puzzles, elements]).all()
-
-
-def test_a_published_label_is_kept_in_the_view_as_it_is() -> None:
-    store = maze_store()
-    answers = store.train.answers.copy()
-    answers[3] = store.train.questions[3]
-    rows = BoardRows(store.train.questions, answers, store.train.ratings)
-    bits = np.array([[0], [1 << 61]], np.uint64)
-    altered = board_store("maze", 6, rows, rows, {})
-    _, labels = as_arrays(StoredBatches.of_mazes(altered, "cpu").make(np.array([3, 3]), bits))
-    assert (labels[0] == answers[3]).all()
-    assert (labels[1] == views(rows.questions)[1][3, 1]).all()
 
 
 # Sampling ---------------------------------------------------------------------------------------------------
@@ -152,13 +141,13 @@ def test_random_bits_never_repeat() -> None:
 def test_embedding_rows_of_tasks_are_refused() -> None:
     config = override(PRESETS["sudoku6"], {"model": {"embedding_rows": "task", "prefix": 12}})
     with pytest.raises(InputError, match="embedding_rows task: a dataset of kind sudoku has no tasks"):
-        board_data(STORES["small sudoku"], config, torch.device("cpu"))
+        board_data(STORES["small sudoku"], config, CPU)
 
 
 def test_a_dataset_without_puzzles_to_train_on_is_refused() -> None:
     rows = random_sudokus(6, 3, seed=1)
     with pytest.raises(InputError, match="kind sudoku without puzzles to train on"):
-        board_data(board_store("sudoku", 8, rows[:0], rows, {}), PRESETS["sudoku6"], torch.device("cpu"))
+        board_data(board_store("sudoku", 8, rows[:0], rows, {}), PRESETS["sudoku6"], CPU)
 
 
 # Evaluation -------------------------------------------------------------------------------------------------
@@ -167,7 +156,7 @@ def test_a_dataset_without_puzzles_to_train_on_is_refused() -> None:
 @pytest.mark.parametrize("size", [2, 7, 10])
 def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
     rows = STORES["sudoku"].test
-    batches = [(board_batch(part, "cpu"), valid) for part, valid in fixed_batches(rows, size)]
+    batches = [(board_batch(part, CPU), valid) for part, valid in fixed_batches(rows, size)]
     assert [len(batch.inputs) for batch, _ in batches] == [size] * len(batches)
     inputs, labels = (np.concatenate([as_arrays(batch)[which][:valid] for batch, valid in batches]) for which in (0, 1))
     assert (inputs == rows.questions).all()
@@ -178,6 +167,6 @@ def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
 
 def test_a_batch_of_puzzles_as_they_are() -> None:
     rows = STORES["maze"].test[1:4]
-    inputs, labels = as_arrays(board_batch(rows, "cpu"))
+    inputs, labels = as_arrays(board_batch(rows, CPU))
     assert (inputs == rows.questions).all()
     assert (labels == rows.answers).all()

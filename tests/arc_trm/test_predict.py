@@ -1,6 +1,6 @@
 """Prediction and evaluation: every row answered once, by the averaged weights, in pieces that fit the memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, Batch, Part
-from arc_trm.predict import Answers, MemoryLimit, Predictor, Voter, outputs_of_store, predict
+from arc_trm.predict import Answers, MemoryLimit, Predictor, Voter, outputs_of_store
 from arc_trm.sampler import evaluation_rows, voting_views
 from arc_trm.scoring import PASSES, evaluation
 from arc_trm.trainer import Trainer
@@ -62,17 +62,18 @@ def test_an_answer_is_that_of_the_last_supervision_step() -> None:
     assert not halting.requires_grad
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 24, 31])
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 31])  # 7, 14, 22 and 32 small windows at once
 def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
     store, trainer = small_store(), arc_trainer()
     rows = evaluation_rows(store, augmentations=6)
     assert len(rows) == 24
-    batches = ArcBatches(store, "cpu", WINDOW)
-    answers = list(predict(trainer.predictor(), batches, rows, batch_size, trainer.accelerator))
+    voter = Voter(store, outputs_of_store(store)[1], batch_size, trainer.accelerator)
+    answers = list(voter.answers(trainer.predictor(), rows, WINDOW))
+    assert len(answers[0].rows) == min(24, voter.at_once(24, WINDOW))
     for name in ("puzzles", "pairs"):
         together = np.concatenate([getattr(part.rows, name) for part in answers])
         assert np.array_equal(together, getattr(rows, name))
-    tokens, halting, _ = trainer.predictor().answer(batches.make(rows))
+    tokens, halting, _ = trainer.predictor().answer(ArcBatches(store, "cpu", WINDOW).make(rows))
     assert np.array_equal(np.concatenate([part.tokens for part in answers]), tokens.numpy())
     np.testing.assert_allclose(np.concatenate([part.halting for part in answers]), halting.numpy(), rtol=1e-6)
 
@@ -233,3 +234,21 @@ def test_views_at_any_placement_and_in_any_colours_vote_for_the_same_grid(window
         solution = store.output(int(pair))
         assert solution is not None
         np.testing.assert_array_equal(candidate.grid, solution)
+
+
+def test_views_vote_wherever_a_known_output_that_is_larger_than_all_that_is_visible_would_lie() -> None:
+    rng = np.random.default_rng(2)
+    task = random_task(rng, "t", [((3, 5), (2, 7))], [((3, 5), (10, 10))])
+    store = build_store([TaskEntry.demonstrations_only(task)], 0, seed=3)
+    rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
+    assert max(rows.rows.max(), rows.columns.max()) > WINDOW - 10
+    outputs, asked = outputs_of_store(store)
+    tally = Tally(outputs)
+    assert Voter(store, asked, 8, Accelerator(cpu=True), windows=True, task_rows=True).vote(
+        arc_trainer().predictor(), rows, tally, lambda count: None
+    )
+    hidden = replace(task, tests=(replace(task.tests[0], output=None),))
+    same = build_store([TaskEntry.demonstrations_only(hidden)], 0, seed=3)
+    batches = (ArcBatches(each, "cpu", WINDOW, task_rows=True).make(rows) for each in (store, same))
+    one, other = (batch.inputs for batch in batches)
+    assert torch.equal(one, other)

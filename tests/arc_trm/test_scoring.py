@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm import scoring, train
-from arc_trm.batches import Batch, BoardSource
+from arc_trm.batches import BoardSource
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import Output, RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
@@ -79,7 +79,7 @@ def test_a_row_that_never_halts_counts_all_steps():
 
 def test_without_augmentation_puzzles_are_offered_as_they_are():
     store = maze_store()
-    plain: Batch = BoardSource(store, seed=1, batch_size=5, device="cpu", augment=False).offer(3, slice(0, 5))
+    plain = BoardSource(store, seed=1, batch_size=5, device="cpu", augment=False).offer(3, slice(0, 5))
     assert plain.inputs.tolist() == ROOM.repeat(5, axis=0).tolist()
     turned = BoardSource(store, seed=1, batch_size=64, device="cpu").offer(3, slice(0, 64))
     assert len({tuple(row) for row in turned.inputs.tolist()}) > 1

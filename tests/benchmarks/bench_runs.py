@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from arc_trm import run as run_on_disk
-from arc_trm.batches import ArcBatches, ArcSource, Part
+from arc_trm.batches import ArcSource, Part
 from arc_trm.checkpoint import STATE, read_folder, write_folder
-from arc_trm.predict import predict
+from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.presets import PRESETS, override
 from arc_trm.sampler import evaluation_rows
 from arc_trm.supervision import initial_carry
@@ -110,14 +110,14 @@ def stall_rows() -> list[Row]:
 def evaluation_rows_() -> list[Row]:
     """Answers a second in a window, all sixteen supervision steps."""
     store, own = arc1_store(), accelerator()
-    small = np.flatnonzero([group.side <= 16 for group in store.groups])
-    source = ArcSource(store, seed=0, batch_size=32, device=own.device, side=16, groups=small)
+    fitting = np.flatnonzero([group.side == 16 for group in store.groups])
+    source = ArcSource(store, seed=0, batch_size=32, device=own.device, side=16, groups=fitting)
     trainer = trainer_of(PRESETS["arc1-small"], [source])
-    scored = small[[store.groups[group].scored for group in small]]
-    rows = evaluation_rows(store, augmentations=2, groups=scored)[: 512 if GPU else 16]
-    batches = ArcBatches(store, own.device, 16, scored)
+    rows = evaluation_rows(store, augmentations=2)
+    rows = rows[np.flatnonzero(np.isin(store.pair_groups[rows.pairs], fitting))][: 512 if GPU else 16]
+    voter = Voter(store, outputs_of_store(store)[1], len(rows), own)
     start = time.perf_counter()
-    for _ in predict(trainer.predictor(), batches, rows, len(rows), own):
+    for _ in voter.answers(trainer.predictor(), rows, 16):
         pass
     rate = len(rows) / (time.perf_counter() - start)
     return [Row("evaluation", f"arc1-small, {len(rows)} of 256", rate, "answers/s", None, "all 16 supervision steps")]
