@@ -95,21 +95,18 @@ class Muon(AdamAtan2):
         """See AdamAtan2; for matrices their orthogonalised momentum, computed for all of one shape at once."""
         if not group.get("matrices"):
             return super().directions(group, parameters, gradients)
-        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         directions = [torch.empty_like(p) for p in parameters]
-        targets: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)  # momentum, and its direction
         for p, gradient, direction in zip(parameters, gradients, directions, strict=True):
             momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
             momentum.lerp_(gradient, 1 - group["betas"][0])
             ahead = gradient.lerp(momentum, group["betas"][0])
-            stacked = self._stacked[p]
-            for part, target in zip(ahead.chunk(stacked), direction.chunk(stacked), strict=True):
-                by_shape[part.shape].append(part)
-                targets[part.shape].append(target)
-        for shape, parts in by_shape.items():
-            scale = 0.2 * math.sqrt(max(shape))
-            for target, result in zip(targets[shape], orthogonalised(torch.stack(parts)), strict=True):
-                target.copy_(scale * result)
+            for pair in zip(ahead.chunk(self._stacked[p]), direction.chunk(self._stacked[p]), strict=True):
+                by_shape[pair[0].shape].append(pair)
+        for shape, pairs in by_shape.items():
+            parts, targets = zip(*pairs, strict=True)
+            for target, result in zip(targets, orthogonalised(torch.stack(parts)), strict=True):
+                target.copy_(0.2 * math.sqrt(max(shape)) * result)
         return directions
 
 

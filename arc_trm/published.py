@@ -10,7 +10,7 @@ import argparse
 import io
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,23 +73,7 @@ def initial_names(model: ModelConfig) -> tuple[str, ...]:
     return tuple(f"{name.removeprefix('z_')}_init" for name in state_names(model))
 
 
-def key_prefix(names: Iterable[str]) -> str:
-    """What stands in front of the published names among `names`; raises InputError when they hold no such model."""
-    present = set(names)
-    for prefix in KEY_PREFIXES:
-        if f"{prefix}embed_tokens.embedding_weight" in present:
-            return prefix
-    found = ", ".join(sorted(present)[:3]) or "nothing"
-    raise InputError(f"no published TRM or HRM: no tensor ….embed_tokens.embedding_weight, found {found}")
-
-
 # Tensors ------------------------------------------------------------------------------------------------------------
-
-
-def state_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shapes of the model's state dict, without allocating it."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in RecursiveModel(model).state_dict().items()}
 
 
 def from_published(model: ModelConfig, tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
@@ -97,23 +81,20 @@ def from_published(model: ModelConfig, tensors: Mapping[str, Tensor], where: str
 
     Raises InputError for a tensor that is missing, unknown, or of another shape than `model` asks.
     """
-    names, starts, shapes = tensor_names(model), initial_names(model), state_shapes(model)
-    expected = {theirs: shapes[ours] for ours, theirs in names.items()}
-    expected |= dict.fromkeys(starts, shapes["initial"][1:])
-    if model.tied_embedding:
-        expected["lm_head.weight"] = shapes["token_embedding"]
+    names, starts = tensor_names(model), initial_names(model)
+    with torch.device("meta"):  # shapes without numbers
+        expected = to_published(model, RecursiveModel(model).state_dict())
     for name in sorted(expected.keys() | tensors.keys()):
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != expected.get(name):
-            sizes = ("none" if shape is None else list(shape) for shape in (found, expected.get(name)))
-            raise InputError("{}: {} has shape {}, the asked model has {}".format(where, name, *sizes))
+        found, asked = (list(of[name].shape) if name in of else "none" for of in (tensors, expected))
+        if found != asked:
+            raise InputError(f"{where}: {name} has shape {found}, the asked model has {asked}")
     state = {ours: tensors[theirs].float() for ours, theirs in names.items()}
     state["initial"] = torch.stack([tensors[name].float() for name in starts])
     return state
 
 
 def to_published(model: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Published tensors (bare names) from our state dict; a tied embedding is written twice."""
+    """Published tensors (bare names) from our state dict; a tied embedding is there twice."""
     tensors = {theirs: state[ours] for ours, theirs in tensor_names(model).items()}
     tensors.setdefault("lm_head.weight", state["token_embedding"])
     return tensors | dict(zip(initial_names(model), state["initial"], strict=True))
@@ -173,10 +154,11 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], str]:
         raise InputError(f"{path}: cannot read as a torch file of tensors alone ({reason})") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{path}: expected a torch file of named tensors, found {type(content).__name__}")
-    try:
-        prefix = key_prefix(content)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    first = "embed_tokens.embedding_weight"
+    prefix = next((prefix for prefix in KEY_PREFIXES if prefix + first in content), None)
+    if prefix is None:
+        found = ", ".join(sorted(content)[:3]) or "nothing"
+        raise InputError(f"{path}: no published TRM or HRM: no tensor ….{first}, found {found}")
     for name in content:
         if not name.startswith(prefix):
             raise InputError(f"{path}: tensor {name} does not begin with {prefix!r} as the others do")
@@ -236,10 +218,10 @@ def export_checkpoint(arguments: argparse.Namespace) -> int:
 # Command line -------------------------------------------------------------------------------------------------------
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    result = command_line("arc_trm.published", __doc__)
-    commands = result.add_subparsers(required=True, metavar="COMMAND")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = command_line("arc_trm.published", __doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     one = commands.add_parser("import", help="turn a published checkpoint into an export")
     one.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="torch file of named tensors")
     one.add_argument("preset", metavar="PRESET", help="the model that it is of, as for training: arc1, sudoku-att …")
@@ -254,12 +236,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, required=True, metavar="FILE", help="torch file to write")
     one.add_argument("--identifiers", type=Path, metavar="FILE", help="write the puzzle names here")
     one.set_defaults(run=export_checkpoint)
-    return result
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 
 

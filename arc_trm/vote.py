@@ -74,7 +74,7 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
     """
     if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
         raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")
-    tables = _token_tables(predictions.permutations)
+    tables = _original_colours(predictions.permutations)
     heights, widths = _rectangles(predictions.tokens, predictions.side)
     # Equal shape and dihedral element: one list of source cells serves them all. 13 bits sort by radix.
     kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | predictions.dihedrals
@@ -100,7 +100,7 @@ def _rectangles(tokens: NDArray[np.uint8], side: int) -> tuple[NDArray[np.uint8]
     return heights, widths
 
 
-def _token_tables(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _original_colours(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """uint8[n, 12]: for every prediction the original colour behind each token."""
     colours = np.arange(COLOURS, dtype=np.uint8)
     wrong = (np.sort(permutations, axis=1) != colours).any(axis=1)
@@ -322,24 +322,13 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """The three scores of a submission and the tasks behind them."""
+    """The three scores of a submission as fractions, with the counts and the tasks behind them."""
 
     per_task: tuple[TaskScore, ...]
-
-    @property
-    def outputs_solved(self) -> int:
-        """Solved test outputs."""
-        return sum(task.solved for task in self.per_task)
-
-    @property
-    def outputs_total(self) -> int:
-        """All test outputs."""
-        return sum(task.total for task in self.per_task)
-
-    @property
-    def tasks_solved(self) -> int:
-        """Tasks with every output solved."""
-        return sum(task.solved == task.total for task in self.per_task)
+    outputs_solved: int
+    outputs_total: int
+    tasks_solved: int  # tasks with every output solved
+    task_mean: float  # mean over tasks of the share of solved outputs
 
     @property
     def tasks_total(self) -> int:
@@ -350,11 +339,6 @@ class Scores:
     def outputs(self) -> float:
         """Solved outputs / all outputs."""
         return self.outputs_solved / self.outputs_total
-
-    @property
-    def task_mean(self) -> float:
-        """Mean over tasks of the share of solved outputs."""
-        return math.fsum(task.solved / task.total for task in self.per_task) / self.tasks_total
 
     @property
     def tasks(self) -> float:
@@ -389,13 +373,15 @@ def score_ranked(
         raise ValueError(
             f"answers to {len(ranked)} tasks, expected all outputs of {len(solutions)} tasks with solutions"
         )
+    tasks = []
+    for task_id, outputs in solutions.items():
+        pairs = zip(outputs, ranked[task_id], strict=True)
+        solved = sum(any(np.array_equal(output, grid) for grid in grids[:k]) for output, grids in pairs)
+        tasks.append(TaskScore(task_id, solved, len(outputs)))
     return Scores(
-        tuple(
-            TaskScore(task_id, sum(map(_is_among, outputs, [grids[:k] for grids in ranked[task_id]])), len(outputs))
-            for task_id, outputs in solutions.items()
-        )
+        tuple(tasks),
+        outputs_solved=sum(task.solved for task in tasks),
+        outputs_total=sum(task.total for task in tasks),
+        tasks_solved=sum(task.solved == task.total for task in tasks),
+        task_mean=math.fsum(task.solved / task.total for task in tasks) / len(tasks),
     )
-
-
-def _is_among(solution: Grid, grids: Sequence[Grid]) -> bool:
-    return any(np.array_equal(solution, grid) for grid in grids)
