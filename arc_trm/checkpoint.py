@@ -11,8 +11,8 @@ place, flushed, and renamed into it, so it is either whole or not there; nothing
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from arc_trm import __version__
-from arc_trm.config import HaltingConfig, ModelConfig, from_json, to_json
+from arc_trm.config import HaltingConfig, ModelConfig, from_json
 from arc_trm.model import RecursiveModel
 from data_prep.files import (
     InputError,
@@ -45,6 +45,8 @@ Tensors = dict[str, Tensor]
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
+# Words of a digest that are worked on at once: their products take 128 MB.
+WORDS_AT_ONCE = 1 << 24
 
 
 def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -59,13 +61,8 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, data)
         except SafetensorError as error:
             raise InputError(f"{folder}: cannot write ({error})") from error
-        header = {
-            "format": FORMATS[kind],
-            "version": FORMAT_VERSION,
-            "package": __version__,
-            "sha256": file_digest(data),
-        }
-        described = header | dict(facts)
+        described = {"format": FORMATS[kind], "version": FORMAT_VERSION, "package": __version__}
+        described |= {"sha256": file_digest(data), **facts}
         described["facts_sha256"] = _facts_digest(described)
         (fresh / f"{kind}.json").write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
@@ -130,8 +127,8 @@ def write_export(folder: Path, export: Export) -> None:
     if export.puzzle_table is not None:
         tensors["puzzle_table"] = export.puzzle_table
     facts = {
-        "model": to_json(export.model),
-        "halting": to_json(export.halting),
+        "model": asdict(export.model),
+        "halting": asdict(export.halting),
         "training_tasks": list(export.training_tasks),
         "puzzle_names": None if export.puzzle_names is None else list(export.puzzle_names),
         "facts": export.facts,
@@ -161,7 +158,7 @@ def read_export(path: Path) -> Export:
     return Export(
         model=from_json(ModelConfig, facts["model"], f"{where}: model"),
         halting=from_json(HaltingConfig, facts["halting"], f"{where}: halting"),
-        weights={name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")},
+        weights=below(tensors, "model/"),
         puzzle_mean=tensors["puzzle_mean"],
         training_tasks=tuple(facts["training_tasks"]),
         puzzle_table=tensors.get("puzzle_table"),
@@ -180,14 +177,10 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step-{step:08d}"
 
 
-def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> Path:
-    """Write the state after `step` and delete older checkpoints but the newest `keep`; returns the folder."""
-    folder = checkpoint_folder(run, step)
-    for abandoned in (run / "checkpoints").glob(".step-*.new-*"):  # by a kill in the middle of a write
-        shutil.rmtree(abandoned, ignore_errors=True)
-    write_folder(folder, STATE, tensors, {**facts, "step": step})
+def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> None:
+    """Write the state after `step` and delete older checkpoints but the newest `keep`."""
+    write_folder(checkpoint_folder(run, step), STATE, tensors, {**facts, "step": step})
     tidy_checkpoints(run, step, keep)
-    return folder
 
 
 def tidy_checkpoints(run: Path, step: int, keep: int) -> None:
@@ -214,7 +207,7 @@ def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[Te
     return None
 
 
-# Tensors by name ----------------------------------------------------------------------------------------------------
+# Tensors ------------------------------------------------------------------------------------------------------------
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
@@ -230,6 +223,19 @@ def load_weights(model: RecursiveModel, weights: Mapping[str, Tensor]) -> None:
         if sizes[0] != sizes[1]:
             raise InputError(f"the checkpoint's {name} has the shape {sizes[0]}, this model's has {sizes[1]}")
     model.load_state_dict(dict(weights))
+
+
+def bit_digest(tensors: Iterable[Tensor]) -> Tensor:
+    """An int64 [] that depends on every bit of the tensors: their 32-bit words times odd numbers, summed.
+
+    Sums of integers, which wrap around, do not depend on their order, so equal bits give equal digests on any device.
+    """
+    digest = torch.zeros((), dtype=torch.int64)
+    for tensor in tensors:
+        for words in torch.split(tensor.detach().flatten().view(torch.int32), WORDS_AT_ONCE):
+            odd = torch.arange(1, 2 * len(words), 2, device=words.device)
+            digest = 31 * digest.to(words.device) + (words * odd).sum()
+    return digest
 
 
 # Embedding rows by name ---------------------------------------------------------------------------------------------

@@ -2,20 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from data_prep.files import InputError
 
-Mixer = Literal["attention", "mlp"]
-Positions = Literal["sequence", "grid"]
-EmbeddingRows = Literal["puzzle", "task"]
 Recursion = Literal["answer_and_latent", "single_latent", "single_latent_text", "multi_scale_latent", "direct"]
-HaltingRule = Literal["correctness", "q_learning", "never"]
-TokenLoss = Literal["stablemax", "softmax"]
-Optimiser = Literal["adam_atan2", "adamw", "muon"]
-CanvasSchedule = Literal["full", "sizes"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Config = TypeVar("Config")
 Number = TypeVar("Number", int, float)
 INFINITY = float("inf")
@@ -52,9 +44,9 @@ class ModelConfig:
     """Blocks in a second network that updates y; 0: the same network does both."""
     expansion: float = within(4.0, 1)
     """Feed-forward expansion of SwiGLU."""
-    mixer: Mixer = "attention"
+    mixer: Literal["attention", "mlp"] = "attention"
     """How positions exchange information: self-attention, or an MLP over tokens (fixed length)."""
-    positions: Positions = "sequence"
+    positions: Literal["sequence", "grid"] = "sequence"
     """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
@@ -70,7 +62,7 @@ class ModelConfig:
     """Positions in front of the canvas that hold the puzzle embedding."""
     puzzle_width: int = within(512, 0)
     """Numbers in a puzzle embedding; they fill the first positions of the prefix."""
-    embedding_rows: EmbeddingRows = "puzzle"
+    embedding_rows: Literal["puzzle", "task"] = "puzzle"
     """What owns a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
     its row; the model is told the augmentation in the last eleven positions of the prefix (one for the dihedral
     element, ten for the colours), and training draws a new one for every example."""
@@ -94,20 +86,15 @@ class ModelConfig:
     @property
     def features(self) -> int:
         """Tensors in the state: y and its latents."""
-        return {
-            "answer_and_latent": 2,
-            "single_latent": 1,
-            "single_latent_text": 1,
-            "multi_scale_latent": 1 + (self.latents or self.latent_steps),
-            "direct": 1,
-        }[self.recursion]
+        latents = {"answer_and_latent": 1, "multi_scale_latent": self.latents or self.latent_steps}
+        return 1 + latents.get(self.recursion, 0)
 
 
 @dataclass(frozen=True)
 class HaltingConfig:
     """Deep supervision: how many steps a sequence gets, when it stops, and what the losses weigh."""
 
-    rule: HaltingRule = "correctness"
+    rule: Literal["correctness", "q_learning", "never"] = "correctness"
     """Halt when the answer is likelier right than not, when stopping beats going on (Q-learning), or never early."""
     max_supervision_steps: int = within(16, 1)
     """Supervision steps at most (N_sup); an evaluation takes all of them."""
@@ -115,7 +102,7 @@ class HaltingConfig:
     """Probability that a training step demands a random minimum of 2..N_sup steps before halting counts."""
     continue_loss: bool = False
     """Also learn the value of going on, which takes a second forward pass (HRM's adaptive computation time)."""
-    token_loss: TokenLoss = "stablemax"
+    token_loss: Literal["stablemax", "softmax"] = "stablemax"
     """Cross-entropy over tokens: stable-max or soft-max."""
     loss_weight: float = within(0.5, 0)
     """Weight of each halting loss beside the token loss (published code 0.5; the TRM paper's pseudocode 1)."""
@@ -131,7 +118,7 @@ class TrainConfig:
     """Passes over the groups (one augmentation of every task each); used when `steps` is 0."""
     steps: int = within(0, 0)
     """Optimiser steps in all; 0: as many as `epochs` take."""
-    optimiser: Optimiser = "adam_atan2"
+    optimiser: Literal["adam_atan2", "adamw", "muon"] = "adam_atan2"
     """Adam-atan2 (published code), AdamW (the paper's text), or Muon for the matrices (Adam-atan2 for the rest)."""
     lr: float = within(1e-4, 0)
     """Learning rate of the trunk."""
@@ -151,9 +138,9 @@ class TrainConfig:
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
     own_colours: float = within(0.7, 0, 1)
     """Share of the examples, and of the votes, in their task's own colours; for rows owned by tasks."""
-    canvas: CanvasSchedule = "full"
+    canvas: Literal["full", "sizes"] = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
-    precision: Precision = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU; on a CPU fp32, or bf16
     where that is measured to be faster."""
     compile: bool = False
@@ -194,19 +181,27 @@ class RunConfig:
     """Seed of the initial weights, the sampler and the exploration."""
 
 
-def ranges(config: Any, prefix: str = "") -> Iterator[tuple[str, float, float, float]]:
-    """Dotted name, value, least and most of every number among the settings."""
+def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Dotted name, value and field of every setting."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
-            yield from ranges(value, f"{prefix}{each.name}.")
-        elif "range" in each.metadata:
-            yield f"{prefix}{each.name}", value, *each.metadata["range"]
+            yield from settings(value, f"{prefix}{each.name}.")
+        else:
+            yield f"{prefix}{each.name}", value, each
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """All settings by dotted name."""
+    return {name: value for name, value, _ in settings(config)}
 
 
 def check_config(config: RunConfig) -> None:
     """Raise InputError naming the first setting that is out of its range or does not go with another."""
-    for name, value, least, most in ranges(config):
+    for name, value, each in settings(config):
+        if "range" not in each.metadata:
+            continue
+        least, most = each.metadata["range"]
         if not least <= value <= most:
             limits = f"at least {least}" if most == INFINITY else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
@@ -221,13 +216,8 @@ def check_config(config: RunConfig) -> None:
         raise InputError(f"model.seq_len: found {config.model.seq_len}, expected a square for model.positions grid")
 
 
-def to_json(config: Any) -> dict[str, Any]:
-    """A configuration dataclass as plain JSON values."""
-    return asdict(config)
-
-
 def from_json(kind: type[Config], values: Any, where: str) -> Config:
-    """The configuration that `to_json` wrote, or an earlier version.
+    """The configuration of which `dataclasses.asdict`, now or in an earlier version, made `values`.
 
     Raises InputError naming a field that is unknown, of a wrong type, or gone with a value that no longer can be.
     """

@@ -158,13 +158,13 @@ def bf16_is_faster(model: ModelConfig) -> bool:
     return share(product) <= 2 and share(both_ways) <= WORTHWHILE
 
 
-def best_seconds(work: Callable[[], object], times: int = 3) -> float:
+def best_seconds(work: Callable[[], object], times: int = 3, now: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of the fastest of a few times, after one that warms up."""
     seconds = []
     for _ in range(times + 1):
-        began = time.perf_counter()
+        began = now()
         work()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(now() - began)
     return min(seconds[1:])
 
 
@@ -247,24 +247,27 @@ class OutOfTime(BaseException):
 
 
 @contextmanager
-def interrupted_when(over: Callable[[], bool]) -> Iterator[None]:
-    """Raise OutOfTime within this context, at most half a second after `over` has become true.
+def _compiling(left: Callable[[], float]) -> Iterator[None]:
+    """Let torch compile within this context, and raise OutOfTime there half a second after no seconds are `left`.
 
     By a timer's signal, which reaches Python code (and most of a compiler is, or waits for other programs) in the main
-    thread only. Another thread could not be ended, and another process would have to import and trace everything again.
+    thread only: so the backward pass is compiled at once too, not in a thread of autograd's. Another thread could not
+    be ended, and another process would have to import and trace everything again.
     """
+    from torch._functorch import config as autograd_config  # here, because it takes long to import
 
     def look(number: int, frame: FrameType | None) -> None:
-        if over():
+        if left() <= 0:
             raise OutOfTime
 
-    old = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # again and again: a callback somewhere may swallow an exception
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+    with torch.compiler.set_stance("default"), autograd_config.patch(force_non_lazy_backward_lowering=True):
+        old = signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # again and again: a callback somewhere may swallow an exception
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
 
 
 def compile_within(
@@ -285,7 +288,7 @@ def compile_within(
     if threading.current_thread() is not threading.main_thread():
         return 0
     try:
-        with _compiling(), interrupted_when(lambda: left() <= 0):
+        with _compiling(left):
             failure = trial()
     except OutOfTime:
         return 0
@@ -293,36 +296,20 @@ def compile_within(
         print(NOT_COMPILED.format(failure), file=sys.stderr)
         return 0
     for piece in pieces:
-        eager = 0.0 if done else _warm_seconds(piece, now)
+        eager = 0.0 if done else best_seconds(piece, 1, now)
         if left() <= last:
             break
         began = now()
         try:
-            with _compiling(), interrupted_when(lambda: left() <= 0):
+            with _compiling(left):
                 piece()
         except OutOfTime:
             break
         last = now() - began
         if done == 0:
             with torch.compiler.set_stance("eager_on_recompile"):
-                if _warm_seconds(piece, now) >= eager:
+                if best_seconds(piece, 1, now) >= eager:
                     return 0
         done += 1
     torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
     return done
-
-
-@contextmanager
-def _compiling() -> Iterator[None]:
-    """Let torch compile, and the backward pass at once too, not in a thread of autograd's that no signal reaches."""
-    from torch._functorch import config as autograd_config  # here, because it takes long to import
-
-    with torch.compiler.set_stance("default"), autograd_config.patch(force_non_lazy_backward_lowering=True):
-        yield
-
-
-def _warm_seconds(piece: Callable[[], object], now: Callable[[], float]) -> float:
-    piece()
-    began = now()
-    piece()
-    return now() - began

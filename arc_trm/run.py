@@ -1,5 +1,6 @@
 """A training run on disk: how it begins or goes on, reports, saves, stops and exports."""
 
+import math
 import os
 import signal
 import sys
@@ -7,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from arc_trm.checkpoint import (
     UNKNOWN_TRAINING,
     Export,
     RowNames,
+    below,
     carry_over,
     checkpoint_folder,
     checkpoint_folders,
@@ -30,17 +32,16 @@ from arc_trm.checkpoint import (
     write_checkpoint,
     write_export,
 )
-from arc_trm.config import ModelConfig, RunConfig, from_json, to_json
+from arc_trm.config import ModelConfig, RunConfig, flat, from_json
 from arc_trm.device import out_of_memory, return_freed_memory
-from arc_trm.trainer import OPTIMISER, TABLE, Trainer, saved_names
+from arc_trm.trainer import OPTIMISER, ROWS, TABLE, Trainer
 from data_prep.files import InputError, make_folder, read_json, write_atomic, write_json
 from data_prep.progress import Progress
 
 Evaluate = Callable[[Trainer], dict[str, float]]
-EVALUATION = "evaluation/"
 TRAINED = "training_tasks.json"  # in the run folder, see trained_so_far
 # Settings of a model that its weights do not depend on.
-FREE = {"activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates"}
+FREE = ("activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates")
 # Settings that may differ between a run and its resumption: what is only reported or written, and what costs memory.
 FREE_SETTINGS = ("log.", "model.activation_checkpointing")
 SLOW_STEP = 0.5  # seconds, beside which it does not matter that the device waits for a moment
@@ -52,12 +53,16 @@ SHOWN = 60  # characters of a value in a line about a difference
 
 @dataclass(frozen=True)
 class Start:
-    """How a run is asked to begin."""
+    """How a run is asked to begin; the training program's options."""
 
     out: Path
+    """Run folder: checkpoints, logs, export."""
     resume: bool = False
+    """Go on from the newest whole checkpoint in --out; without any, start a new run."""
     init_from: Path | None = None
+    """Start a new run from the weights and the mean embedding of this export or run folder."""
     allow_changes: bool = False
+    """Resume although settings or data differ; rows of known puzzles keep what they learned."""
 
 
 def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
@@ -77,11 +82,10 @@ def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
             line = f"starting from {start.init_from}" + (f", which knows {known} of the tasks" if known else "")
     _check_agreement(trainer, start.out)
     if trainer.accelerator.is_main_process:
-        if trainer.saved_step is not None:
-            tidy_checkpoints(start.out, trainer.saved_step, trainer.config.log.keep_checkpoints)
+        tidy_checkpoints(start.out, trainer.step, trainer.config.log.keep_checkpoints)
         for leftover in (*start.out.glob(".config.json.*"), *start.out.glob(".metrics.jsonl.*")):
             leftover.unlink(missing_ok=True)  # of a kill in the middle of a write
-        write_json(start.out / "config.json", to_json(trainer.config))
+        write_json(start.out / "config.json", trainer.config)
     return line
 
 
@@ -102,12 +106,13 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
     if found is None:
         return None
     tensors, kept = found
-    changes = _changes(trainer, facts, kept)
+    # A checkpoint of an older version lacks settings that are newer: it ran with their defaults.
+    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
+    changes = _changes(trainer, facts, kept, earlier)
     if changes and not start.allow_changes:
         raise InputError(
             f"{start.out}: differs from the run to resume ({'; '.join(changes)}); add --allow-changes to go on"
         )
-    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
     if sizes := model_differences(earlier.model, trainer.config.model):
         raise InputError(f"{start.out}: holds another model ({'; '.join(sizes)}), which cannot go on as this one")
     if earlier.train.optimiser != trainer.config.train.optimiser:  # its moments mean nothing to another one
@@ -120,26 +125,22 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
     return line
 
 
-def _changes(trainer: Trainer, facts: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    """What differs between a checkpoint and the run as it is asked for."""
-    # A checkpoint of an older version lacks settings that are newer: it ran with their defaults.
-    earlier = from_json(RunConfig, kept["config"], "the configuration of the checkpoint")
-    settings = [flat(to_json(config)) for config in (earlier, trainer.config)]
-    changes = differences(*({k: v for k, v in s.items() if not k.startswith(FREE_SETTINGS)} for s in settings))
+def _changes(trainer: Trainer, facts: Mapping[str, Any], kept: Mapping[str, Any], earlier: RunConfig) -> list[str]:
+    """What differs between a checkpoint, which ran as `earlier` says, and the run as it is asked for."""
+    changes = differences(flat(earlier), flat(trainer.config), FREE_SETTINGS)
     if kept["data_digest"] != facts["data_digest"]:
-        described = [name for name in facts if name != "data_digest"]
-        details = differences({name: kept.get(name) for name in described}, {name: facts[name] for name in described})
+        details = differences({name: kept.get(name) for name in facts}, facts, ("data_digest",))
         changes.append(f"the dataset ({', '.join(details) or 'its content'})")
     if kept["planned_steps"] != trainer.planned_steps:
         changes.append(f"planned steps: {kept['planned_steps']}, now {trainer.planned_steps}")
     return changes
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """A line for each name whose value differs: `name: old, now new`."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: tuple[str, ...]) -> list[str]:
+    """A line for each name that does not begin with one of `free` and whose value differs: `name: old, now new`."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
+        if old.get(name) != new.get(name) and not name.startswith(free):
             shown = f"{old.get(name)!r}, now {new.get(name)!r}"
             lines.append(f"{name}: {shown}" if len(shown) <= SHOWN else name)
     return lines
@@ -147,16 +148,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def model_differences(old: ModelConfig, new: ModelConfig) -> list[str]:
     """What differs between two models so that the weights of one are none of the other's, a line each."""
-    kept = ({k: v for k, v in to_json(model).items() if k not in FREE} for model in (old, new))
-    return differences(*kept)
+    return differences(asdict(old), asdict(new), FREE)
 
 
 def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: dict[str, Any]) -> str:
     """Make a checkpoint fit other data: rows by puzzle name, slots anew; returns what to say about it."""
     kept["parts"] = None  # slots in work hold puzzles and placements of the old data
-    old, table = saved_names(tensors, kept), tensors[TABLE]
-    if trainer.names is None or old is None:
+    if trainer.names is None or kept["puzzle_groups"] is None:
         return ""
+    old, table = RowNames.from_tensors(below(tensors, ROWS), kept["puzzle_groups"]), tensors[TABLE]
     tensors[TABLE], known = carry_over(old, table, trainer.names, table.mean(0))
     return f": {known} of {len(tensors[TABLE])} puzzles are known"
 
@@ -192,14 +192,12 @@ def load_export(trainer: Trainer, exported: Export) -> int:
         raise InputError(f"the export's model differs: {'; '.join(changes)}")
     load_weights(trainer.model, exported.weights)
     if trainer.ema is not None:
-        for average, parameter in zip(trainer.ema.averages, trainer.model.parameters(), strict=True):
-            average.copy_(parameter.detach())
+        trainer.ema.update(0.0)  # the averages are the weights
     table, mean = trainer.embedding.table, exported.puzzle_mean
     table.copy_(mean.expand_as(table))
     if exported.puzzle_table is None or not exported.puzzle_names or trainer.names is None:
         return 0
-    old = RowNames.of_owners(exported.puzzle_names)
-    rows, known = carry_over(old, exported.puzzle_table, trainer.names, mean)
+    rows, known = carry_over(RowNames.of_owners(exported.puzzle_names), exported.puzzle_table, trainer.names, mean)
     table.copy_(rows)
     return known
 
@@ -219,8 +217,7 @@ class MetricLog:
         `prefix` stands in front of the names in the folder `out`.
         """
         self.accelerator, self.path = accelerator, out / f"{prefix}metrics.jsonl"
-        self.scores: dict[str, float] = {}  # of the latest evaluation, known to the main process
-        self.scored_step = -1
+        self.scores: dict[str, float] = {}  # the latest report of an evaluation, known to the main process
         if accelerator.is_main_process:
             lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
             kept = [line for line in lines if _step_of(line) <= step]
@@ -229,7 +226,7 @@ class MetricLog:
                 self._remember(orjson.loads(line))
         # TensorBoard hides what an earlier process wrote of steps that are done again.
         options = {"tensorboard": {"purge_step": step + 1}}
-        accelerator.init_trackers(f"{prefix}logs", None if step else flat(to_json(config)), options)
+        accelerator.init_trackers(f"{prefix}logs", None if step else flat(config), options)
 
     def add(self, values: dict[str, float], step: int) -> None:
         """Report `values` for `step`; raises InputError where that cannot be written."""
@@ -239,22 +236,17 @@ class MetricLog:
         self._remember(line)
         try:
             if self.accelerator.is_main_process:
-                self._write(orjson.dumps(line) + b"\n")
+                with self.path.open("ab") as file:
+                    file.write(orjson.dumps(line) + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())  # a checkpoint that survives a power cut finds the reports before it
             self.accelerator.log(values, step=step)
         except OSError as error:
             raise InputError(f"{self.path}: cannot write ({error.strerror})") from error
 
-    def _write(self, line: bytes) -> None:
-        with self.path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            # A checkpoint that survives a power cut finds the reports before it.
-            os.fsync(file.fileno())
-
     def _remember(self, line: dict[str, float]) -> None:
-        scores = {name: value for name, value in line.items() if name.startswith(EVALUATION)}
-        if scores:
-            self.scores, self.scored_step = scores, int(line["step"])
+        if any(name.startswith("evaluation/") for name in line):
+            self.scores = line
 
 
 def _step_of(line: bytes) -> float:
@@ -262,14 +254,6 @@ def _step_of(line: bytes) -> float:
         return float(orjson.loads(line)["step"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         return float("inf")  # cut short by a kill
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
-    result: dict[str, Any] = {}
-    for name, value in values.items():
-        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return result
 
 
 # The loop -------------------------------------------------------------------------------------------------------------
@@ -282,7 +266,7 @@ class StopRequest:
     requested: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Remember the signal; a second Ctrl-C interrupts at once."""
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
@@ -309,7 +293,7 @@ def train(
     facts: dict[str, Any],
     evaluate: Evaluate | None,
     log: MetricLog,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     now: Callable[[], float] = time.monotonic,
 ) -> str:
     """Train to the planned steps, `deadline` (seconds of the clock `now`) or a signal; returns why it ended.
@@ -320,22 +304,16 @@ def train(
     settings, quiet = trainer.config.log, not trainer.accelerator.is_main_process
     every, saved, asked, signalled = 1, now(), now(), False
     with stop_on_signal() as stop, Progress("training", trainer.planned_steps, trainer.step, quiet=quiet) as bar:
-
-        def late() -> bool:
-            return deadline is not None and now() >= deadline
-
-        trainer.should_stop = lambda: trainer.agreed(stop.requested or late())
-        _evaluate_if_due(trainer, evaluate, log)
+        trainer.should_stop = lambda: trainer.agreed(stop.requested or now() >= deadline)
+        _evaluate_if_due(trainer, out, facts, evaluate, log)
         while trainer.step < trainer.planned_steps:
             trainer.train_step()
             bar.update(1, _report_if_due(trainer, log))
-            if evaluate and _evaluation_falls_here(trainer):
-                save(trainer, out, facts)
+            if _evaluate_if_due(trainer, out, facts, evaluate, log):
                 saved = now()
-                _evaluate_if_due(trainer, evaluate, log)
             if trainer.step % every == 0:
                 due, slow = now() >= saved + 60 * settings.checkpoint_minutes, now() - asked > SLOW_STEP * every
-                signalled, over, due, slow = trainer.each_agreed(stop.requested, late(), due, slow)
+                signalled, over, due, slow = trainer.each_agreed(stop.requested, now() >= deadline, due, slow)
                 every, asked = settings.every if asking_waits(trainer) and not slow else 1, now()
                 if due:
                     save(trainer, out, facts)
@@ -366,18 +344,18 @@ def _report_if_due(trainer: Trainer, log: MetricLog) -> str | None:
     return f"loss {metrics['loss']:.3f}, {exact}{metrics['examples_per_second']:.1f} examples/s"
 
 
-def _evaluation_falls_here(trainer: Trainer) -> bool:
-    every = trainer.config.log.evaluate_every
-    return trainer.step == trainer.planned_steps or (every > 0 and trainer.step > 0 and trainer.step % every == 0)
-
-
-def _evaluate_if_due(trainer: Trainer, evaluate: Evaluate | None, log: MetricLog) -> None:
-    """Evaluate where the settings want it, unless the log has the scores of this step already."""
-    if evaluate is None or not _evaluation_falls_here(trainer):
-        return
-    if trainer.agreed(trainer.accelerator.is_main_process and log.scored_step != trainer.step):
+def _evaluate_if_due(
+    trainer: Trainer, out: Path, facts: dict[str, Any], evaluate: Evaluate | None, log: MetricLog
+) -> bool:
+    """Whether the settings want an evaluation here; saves and evaluates then, unless the log has this step's scores."""
+    step, every = trainer.step, trainer.config.log.evaluate_every
+    if evaluate is None or not (step == trainer.planned_steps or (every and step and step % every == 0)):
+        return False
+    save(trainer, out, facts)
+    if trainer.agreed(trainer.accelerator.is_main_process and log.scores.get("step") != trainer.step):
         log.add(evaluate(trainer), trainer.step)
         return_freed_memory()
+    return True
 
 
 def save(trainer: Trainer, out: Path, facts: dict[str, Any]) -> None:
@@ -391,7 +369,7 @@ def save(trainer: Trainer, out: Path, facts: dict[str, Any]) -> None:
     trainer.check_replicas()
     tensors, state = trainer.state_dict()
     keep = trainer.config.log.keep_checkpoints
-    state = {"config": to_json(trainer.config), **facts, **state}
+    state = {"config": asdict(trainer.config), **facts, **state}
     _in_main_process(trainer, lambda: write_checkpoint(out, trainer.step, tensors, state, keep))
     trainer.saved_step = trainer.step
     tensors.clear()  # what was gathered and copied for the file
@@ -413,12 +391,12 @@ def export(trainer: Trainer, out: Path, trained: Mapping[str, Any], facts: dict[
     with trainer.averaged():
         weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     config, table = trainer.config, trainer.embedding.table
-    exported = Export(config.model, config.halting, weights, table.mean(0), tuple(trained["training_tasks"]))
-    if trainer.names is not None and config.model.embedding_rows == "task":
-        exported = replace(exported, puzzle_table=table.half(), puzzle_names=trainer.names.owners)
     facts = {"steps": trainer.step, **facts, "leak": trained["leak"]}
     facts |= {} if trained["training_known"] else {"training_tasks": UNKNOWN_TRAINING}
-    exported = replace(exported, facts=facts)
+    tasks = tuple(trained["training_tasks"])
+    exported = Export(config.model, config.halting, weights, table.mean(0), tasks, facts=facts)
+    if trainer.names is not None and config.model.embedding_rows == "task":
+        exported = replace(exported, puzzle_table=table.half(), puzzle_names=trainer.names.owners)
     _in_main_process(trainer, lambda: write_export(out, exported))
 
 

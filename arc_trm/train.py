@@ -8,6 +8,7 @@ The first word is a preset, `<data>[-<variant>]`; every setting of it can be ove
 `accelerate launch`, `python -m arc_trm.train` runs one process.
 """
 
+import math
 import sys
 import textwrap
 import time
@@ -20,7 +21,7 @@ from accelerate import Accelerator
 
 from arc_trm import run
 from arc_trm.batches import open_training_data
-from arc_trm.config import RunConfig, check_config
+from arc_trm.config import RunConfig, check_config, within
 from arc_trm.device import compile_or_explain, describe_device, make_accelerator
 from arc_trm.presets import DATA, VARIANTS, describe, preset
 from arc_trm.scoring import evaluation
@@ -33,20 +34,12 @@ FINAL_FIGURES = ("evaluation/outputs", "evaluation/task_mean", "evaluation/tasks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(RunConfig):
+class Arguments(RunConfig, run.Start):
     """The command line: a run's settings, and where it reads and writes."""
 
     data: Path
     """Dataset folder that `python -m data_prep.build` wrote."""
-    out: Path
-    """Run folder: checkpoints, logs, export."""
-    resume: bool = False
-    """Go on from the newest whole checkpoint in --out; without any, start a new run."""
-    init_from: Path | None = None
-    """Start a new run from the weights and the mean embedding of this export or run folder."""
-    allow_changes: bool = False
-    """Resume although settings or data differ; rows of known puzzles keep what they learned."""
-    minutes: float = 0.0
+    minutes: float = within(0.0, 0)
     """Stop cleanly after this many minutes, with a checkpoint and an export; 0: no limit."""
 
     @property
@@ -83,9 +76,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     settings = {field.name: getattr(preset(name), field.name) for field in fields(RunConfig)}
     default = Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
     arguments = tyro.cli(Arguments, default=default, args=rest, prog=f"{PROGRAM} {name}", description=describe(name))
-    check_config(arguments.config)
-    if arguments.minutes < 0:
-        raise InputError(f"--minutes: found {arguments.minutes}, expected at least 0")
+    check_config(arguments)
     if arguments.out.resolve() == arguments.data.resolve():
         raise InputError(f"--out {arguments.out}: is the dataset of --data too, expected another folder")
     return arguments
@@ -120,14 +111,13 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     trainer.names = data.names
     if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
         trainer.fit_memory()
-    start = run.Start(out, arguments.resume, arguments.init_from, arguments.allow_changes)
-    line = run.begin(trainer, start, facts)
-    trained = run.trained_so_far(trainer, start, data.training_tasks, facts)
+    line = run.begin(trainer, arguments, facts)
+    trained = run.trained_so_far(trainer, arguments, data.training_tasks, facts)
     if accelerator.is_main_process:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     log = run.MetricLog(accelerator, out, config, trainer.step)
     evaluate = evaluation(data.store)
-    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
+    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
     try:
         with run.explained_memory(config, accelerator.device, lambda: run.last_good(trainer, out)):
             reason = run.train(trainer, out, facts, evaluate, log, deadline)
@@ -137,7 +127,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         raise InputError(f"{error}; {run.last_good(trainer, out)}") from error
     run.export(trainer, out / "export", trained, facts)
     accelerator.end_training()
-    scores = log.scores if log.scored_step == trainer.step else {}
+    scores = log.scores if log.scores.get("step") == trainer.step else {}
     figures = [f"{name} {value:.4f}" for name, value in scores.items() if name in FINAL_FIGURES]
     return ", ".join([f"wrote {out / 'export'}: {trainer.step} steps", reason, *figures])
 

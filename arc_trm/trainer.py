@@ -9,7 +9,7 @@ recursions, so their gradients are final only when the backward pass ends: they 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +21,7 @@ from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from arc_trm.batches import Part, upload
-from arc_trm.checkpoint import RowNames, Tensors, below, load_weights
+from arc_trm.checkpoint import RowNames, Tensors, below, bit_digest, load_weights
 from arc_trm.config import RunConfig
 from arc_trm.device import out_of_memory, peak_memory, resolve_precision
 from arc_trm.model import RecursiveModel
@@ -35,8 +35,6 @@ from data_prep.files import InputError
 WARMUP_SHARE = 0.1
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
-# Words of a digest that are worked on at once: their products take 128 MB.
-WORDS_AT_ONCE = 1 << 24
 # Names of the tensors of a training state.
 MODEL, EMA, OPTIMISER, CARRY, ROWS = "model/", "ema/", "optimiser/", "carry/", "puzzles/"
 TABLE, SUMS = "puzzle_table", "metric_sums"
@@ -56,22 +54,19 @@ class Work:
 
     part: Part
     local: slice  # of the part's slots
-    draws: slice  # of the whole batch's slots: which exploration draws are theirs
+    first: int  # which of the whole batch's slots is the part's first
     carry: Carry | None = None
+
+    @property
+    def draws(self) -> slice:
+        """The same slots among those of the whole batch, which say what exploration draws for them."""
+        return slice(self.first + self.local.start, self.first + self.local.stop)
 
     def halves(self) -> "list[Work]":
         """The same slots as two pieces of work that carry nothing yet; a single slot stays as it is."""
-        slots = self.local.stop - self.local.start
-        cuts = (0, slots // 2, slots) if slots > 1 else (0, slots)
-        return [
-            Work(self.part, _within(self.local, start, stop), _within(self.draws, start, stop))
-            for start, stop in pairwise(cuts)
-        ]
-
-
-def _within(whole: slice, start: int, stop: int) -> slice:
-    """A part of a slice, counted from its start."""
-    return slice(whole.start + start, whole.start + stop)
+        start, stop = self.local.start, self.local.stop
+        cuts = sorted({start, (start + stop) // 2, stop})
+        return [Work(self.part, slice(*cut), self.first) for cut in pairwise(cuts)]
 
 
 def share_out(parts: Sequence[Part], accelerator: Accelerator) -> list[Work]:
@@ -82,16 +77,14 @@ def share_out(parts: Sequence[Part], accelerator: Accelerator) -> list[Work]:
         size, rest = divmod(part.slots, processes)
         if rest:
             raise InputError(f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes")
-        start, stop = rank * size, (rank + 1) * size
-        work.append(Work(part, slice(start, stop), slice(first + start, first + stop)))
+        work.append(Work(part, slice(rank * size, (rank + 1) * size), first))
         first += part.slots
     return work
 
 
 class Supervised(NamedTuple):
-    """What a piece of work leads to, as long as the step is not yet done."""
+    """What a piece of work leads to beside its carry, as long as the step is not yet done."""
 
-    carry: Carry
     puzzle_ids: Tensor  # [b]
     gradient: Tensor  # [b, w] of the embedding rows
     sums: dict[str, Tensor]  # metrics summed over the b rows
@@ -216,8 +209,6 @@ class Trainer:
         try:
             for _ in range(times):
                 results = [self._supervise(piece, minimum[piece.draws]) for piece in work]
-                for piece, result in zip(work, results, strict=True):
-                    piece.carry = result.carry
             results[-1].sums["loss"].item()
         finally:
             for piece, carry in zip(work, carries, strict=True):
@@ -234,8 +225,7 @@ class Trainer:
         minimum = upload(draws, self.accelerator.device)
         results = [self._supervise(work, minimum[work.draws]) for work in self.work]
         self.step += 1
-        for work, result in zip(self.work, results, strict=True):
-            work.carry = result.carry
+        for result in results:
             for name, value in result.sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
         self.watch(results)
@@ -245,7 +235,7 @@ class Trainer:
         self.seconds += time.monotonic() - started
 
     def _supervise(self, work: Work, minimum: Tensor) -> Supervised:
-        """Forward and backward of some slots; gradients of the weights add up in place."""
+        """Forward and backward of some slots, which go on; gradients of the weights add up in place."""
         offer = work.part.source.offer(self.step, work.local)
         carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
         result = supervision_step(self.running, self.model, self.embedding, carry, offer, self.config.halting, minimum)
@@ -256,7 +246,8 @@ class Trainer:
         sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
         # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
         sums = dict(zip(sums, torch.stack(list(sums.values())).double().unbind(), strict=True))
-        return Supervised(result.carry, result.carry.current.puzzle_ids, rows.grad, sums, result.rows)
+        work.carry = result.carry
+        return Supervised(work.carry.current.puzzle_ids, rows.grad, sums, result.rows)
 
     def _average_gradients(self) -> None:
         """Average the weights' gradients over the processes, in one flat buffer."""
@@ -275,7 +266,8 @@ class Trainer:
         puzzle_ids, gradients = self.gathered(puzzle_ids), self.gathered(gradients)
         rate: float | Tensor = puzzle_rate
         if self.scaler.is_enabled():  # a step whose gradients overflowed fp16 moves neither weights nor rows
-            finite = self._all_finite(gradients)
+            weights = [p.grad for p in self.model.parameters() if p.grad is not None]
+            finite = torch.stack([gradient.isfinite().all() for gradient in (*weights, gradients)]).all()
             gradients = torch.where(finite, gradients, 0)
             rate = torch.where(finite, puzzle_rate, 0.0)
         self.scaler.step(self.optimiser)
@@ -284,11 +276,6 @@ class Trainer:
         self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
         if self.ema is not None:
             self.ema.update(ema_decay(self.step, self.config.train.ema))
-
-    def _all_finite(self, row_gradients: Tensor) -> Tensor:
-        """Whether the gradients of all weights and rows are finite, bool [] on the device."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return torch.stack([gradient.isfinite().all() for gradient in (*gradients, row_gradients)]).all()
 
     # --- what is seen --------------------------------------------------------------------------------------------
 
@@ -326,10 +313,9 @@ class Trainer:
 
     def check_finite(self) -> None:
         """Raise NonFiniteLoss, in all processes alike, unless losses and weights are finite; waits for the device."""
-        tensors = [*self.model.parameters(), self.embedding.table, *(self._sums[name] for name in self._sums)]
+        tensors = [*self.model.parameters(), self.embedding.table, *self._sums.values()]
         # A sum is finite only if its terms are, and needs no memory of their size.
-        broken = sum((~tensor.detach().sum().isfinite()).double() for tensor in tensors)
-        assert isinstance(broken, Tensor)
+        broken = torch.stack([~tensor.detach().sum().isfinite() for tensor in tensors]).sum().double()
         if self.accelerator.reduce(broken, "sum").item():
             rate = self.rates()[0]
             raise NonFiniteLoss(f"step {self.step}: loss or weights are not finite at learning rate {rate:.3g}")
@@ -386,11 +372,17 @@ class Trainer:
         if measured and carried is not None and carried.dtype in (torch.float32, torch.bfloat16):
             self.dtype = carried.dtype
         load_weights(self.model, below(tensors, MODEL))
+        parameters = dict(self.model.named_parameters())
         if self.ema is not None:  # a checkpoint that kept no average starts it at the weights
             averages = below(tensors, EMA)
-            for (name, parameter), average in zip(self.model.named_parameters(), self.ema.averages, strict=True):
+            for (name, parameter), average in zip(parameters.items(), self.ema.averages, strict=True):
                 average.copy_(averages.get(name, parameter.detach()))
-        self._load_moments(below(tensors, OPTIMISER))
+        self.optimiser.state.clear()
+        for key, value in below(tensors, OPTIMISER).items():
+            kind, name = key.split("/", 1)
+            # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
+            copy = value.clone() if kind == "step" else value.to(parameters[name], copy=True)
+            self.optimiser.state[parameters[name]][kind] = copy
         self.embedding.table.copy_(tensors[TABLE])
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
         self.step, self.metric_steps, self.timed_steps, self.seconds = facts["step"], facts["metric_steps"], 0, 0.0
@@ -408,18 +400,6 @@ class Trainer:
         for work in self.work:
             work.carry = None
 
-    def _load_moments(self, moments: Tensors) -> None:
-        # The optimiser numbers its parameters group by group.
-        number = {p: i for i, p in enumerate(p for group in self.optimiser.param_groups for p in group["params"])}
-        index = {name: number[parameter] for name, parameter in self.model.named_parameters()}
-        state: dict[int, Tensors] = {}
-        for key, value in moments.items():
-            kind, name = key.split("/", 1)
-            # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
-            state.setdefault(index[name], {})[kind] = value.clone()
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
-
     def _layout(self) -> list[list[int]]:
         """Slots and tokens of every part: a carry fits only the layout it comes from."""
         return [[part.slots, part.source.seq_len] for part in self.parts]
@@ -435,25 +415,6 @@ class Trainer:
             for name in columns[0]:
                 gathered[f"{CARRY}{number}/{name}"] = self.gathered(torch.cat([column[name] for column in columns]))
         return gathered
-
-
-def bit_digest(tensors: Iterable[Tensor]) -> Tensor:
-    """An int64 [] that depends on every bit of the tensors: their 32-bit words times odd numbers, summed.
-
-    Sums of integers, which wrap around, do not depend on their order, so equal bits give equal digests on any device.
-    """
-    digest = torch.zeros((), dtype=torch.int64)
-    for tensor in tensors:
-        for words in torch.split(tensor.detach().flatten().view(torch.int32), WORDS_AT_ONCE):
-            odd = torch.arange(1, 2 * len(words), 2, device=words.device)
-            digest = 31 * digest.to(words.device) + (words * odd).sum()
-    return digest
-
-
-def saved_names(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> RowNames | None:
-    """What the embedding rows of a training state stand for; None where there is nothing to tell apart."""
-    owners = facts["puzzle_groups"]
-    return None if owners is None else RowNames.from_tensors(below(tensors, ROWS), owners)
 
 
 def initial_model(config: RunConfig) -> RecursiveModel:

@@ -4,6 +4,7 @@ The tests do the same in one process and compare. Everything shares one launch, 
 than all of it.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,7 +109,7 @@ def saved_and_resumed(folder: Path, accelerator: Accelerator) -> None:
         log = run.MetricLog(accelerator, folder / "run", WIDE, trainer.step)
         if life == "first":
             last = accelerator.process_index == accelerator.num_processes - 1
-            deadline, clock = (7 * 60.0 if last else None), step_clock(trainer)
+            deadline, clock = (7 * 60.0 if last else math.inf), step_clock(trainer)
             run.train(trainer, folder / "run", FACTS, None, log, deadline, clock)
             assert trainer.step == 7
         else:

@@ -1,15 +1,17 @@
 """Settings: JSON and back, and what is refused."""
 
+from dataclasses import asdict
+
 import pytest
 
-from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, TrainConfig, check_config, from_json, to_json
+from arc_trm.config import HaltingConfig, ModelConfig, RunConfig, TrainConfig, check_config, from_json
 from arc_trm.presets import PRESETS, override
 from data_prep.files import InputError
 
 
 @pytest.mark.parametrize("name", ["arc1", "sudoku-mlp", "maze-hrm", "arc2-direct", "arc1-small"])
 def test_a_run_goes_through_json(name):
-    assert from_json(RunConfig, to_json(PRESETS[name]), "run") == PRESETS[name]
+    assert from_json(RunConfig, asdict(PRESETS[name]), "run") == PRESETS[name]
 
 
 def test_settings_of_earlier_versions_are_read_where_they_still_can_be():

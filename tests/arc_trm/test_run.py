@@ -1,6 +1,7 @@
 """A run on disk: what it reports, how it stops, what it refuses, and that resuming changes nothing."""
 
 import gc
+import math
 import os
 import shutil
 import signal
@@ -65,7 +66,7 @@ def go(
     out: Path, config: RunConfig = TINY, evaluate: Evaluate | None = None, trainer: Trainer | None = None, **asked: Any
 ) -> tuple[Trainer, str]:
     """One life of a run, to its end; returns the trainer and why it ended."""
-    deadline, facts = asked.pop("deadline", None), asked.get("facts", FACTS)
+    deadline, facts = asked.pop("deadline", math.inf), asked.get("facts", FACTS)
     trainer, log = start(out, config, trainer, **asked)
     reason = run.train(trainer, out, facts, evaluate, log, deadline, step_clock(trainer))
     run.export(trainer, out / "export", trained_on(("digest",)), facts)
@@ -141,9 +142,9 @@ def test_a_run_leaves_checkpoints_reports_and_an_export(tmp_path: Path) -> None:
 def test_no_step_is_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
-    def write(out: Path, step: int, *rest: Any) -> Path:
+    def write(out: Path, step: int, *rest: Any) -> None:
         written.append(step)
-        return checkpoint.write_checkpoint(out, step, *rest)
+        checkpoint.write_checkpoint(out, step, *rest)
 
     monkeypatch.setattr(run, "write_checkpoint", write)
     go(tmp_path, with_settings(TINY, log={"checkpoint_minutes": 5.0, "evaluate_every": 10}), score)
@@ -302,10 +303,14 @@ def test_a_full_disk_ends_the_run_in_one_line_with_the_last_good_checkpoint(
 def test_a_report_that_cannot_be_written_ends_the_run_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: run.MetricLog, line: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    opened = Path.open
 
-    monkeypatch.setattr(run.MetricLog, "_write", full)
+    def full(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        if mode == "ab":
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *rest, **more)
+
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(InputError, match=r"metrics\.jsonl: cannot write \(No space left on device\)"):
         go(tmp_path)
 
@@ -561,8 +566,7 @@ def test_reports_of_steps_that_are_done_again_are_dropped(tmp_path: Path) -> Non
         file.write(b'{"step": 3, "cut')
     again = run.MetricLog(accelerator, tmp_path, TINY, 4)
     assert [line["step"] for line in lines(tmp_path)] == [2, 2, 4, 4]
-    assert again.scored_step == 4
-    assert again.scores == {"evaluation/tasks": 4 / 11}
+    assert again.scores == {"step": 4, "evaluation/tasks": 4 / 11}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own

@@ -26,9 +26,8 @@ from arc_trm.checkpoint import (
     read_newest_checkpoint,
     write_export,
 )
-from arc_trm.config import RunConfig, check_config, ranges
+from arc_trm.config import check_config, flat, settings
 from arc_trm.presets import DATA, PRESETS, VARIANTS
-from arc_trm.run import flat
 from arc_trm.trainer import Trainer, UnequalReplicas
 from data_prep.files import InputError, run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
@@ -99,16 +98,12 @@ def test_help_of_a_preset_explains_every_setting(capsys: pytest.CaptureFixture[s
         train.main(["arc1", "--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    options = [f"--{name.replace('_', '-')}" for name in flat(vars_of(PRESETS["arc1"]))]
+    options = [f"--{name.replace('_', '-')}" for name in flat(PRESETS["arc1"])]
     assert [option for option in options if option not in said.replace("--log.no-", "--log.")] == []
     for option in ("--data", "--out", "--resume", "--init-from", "--allow-changes", "--minutes"):
         assert option in said
     assert "(default: 768)" in said
     assert "dummy" not in said
-
-
-def vars_of(config: RunConfig) -> dict[str, Any]:
-    return {name: vars(value) if hasattr(value, "__dict__") else value for name, value in vars(config).items()}
 
 
 def test_without_a_word_the_help_is_printed_and_the_status_is_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +125,7 @@ def test_without_a_word_the_help_is_printed_and_the_status_is_2(capsys: pytest.C
         (["arc1", "--data", "x", "--out", "y", "--model.heads", "512"], "model.heads: 512 heads of 1 numbers"),
         (["arc1", "--data", "x", "--out", "y", "--log.track", "wanbd"], "track: found 'wanbd', expected none or"),
         (["arc1", "--data", "nowhere", "--out", "y"], "nowhere: no dataset, expected a folder that"),
-        (["arc1", "--data", "x", "--out", "y", "--minutes", "-1"], "--minutes: found -1.0, expected at least 0"),
+        (["arc1", "--data", "x", "--out", "y", "--minutes", "-1"], "error: minutes: found -1.0, expected at least 0"),
         (["arc1", "--data", "x", "--out", "./x"], "--out x: is the dataset of --data too, expected another folder"),
     ],
 )
@@ -161,9 +156,8 @@ def test_typing_errors_are_refused_with_the_valid_names(
 
 
 def test_every_setting_that_is_a_number_has_a_range() -> None:
-    settings = flat(vars_of(PRESETS["arc1"]))
-    numbers = {name for name, value in settings.items() if isinstance(value, (int, float)) and type(value) is not bool}
-    assert numbers == {name for name, *_ in ranges(PRESETS["arc1"])}
+    for name, value, field in settings(PRESETS["arc1"]):
+        assert (type(value) in (int, float)) == ("range" in field.metadata), name
 
 
 def test_every_preset_is_within_the_ranges() -> None:

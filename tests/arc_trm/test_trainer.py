@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arc_trm.batches import Batch, Part
+from arc_trm.checkpoint import bit_digest
 from arc_trm.config import RunConfig
 from arc_trm.sampler import exploration
-from arc_trm.trainer import NonFiniteLoss, Trainer, Work, bit_digest, initial_model, share_out
+from arc_trm.trainer import NonFiniteLoss, Trainer, Work, initial_model, share_out
 from data_prep.files import InputError
 from tests.arc_trm.golden_losses import FILE, RUNS, TOLERANCES, curve
 from tests.arc_trm.training import (
@@ -123,7 +124,10 @@ def assert_close(one: Trainer, two: Trainer) -> None:
 def test_slots_that_cannot_be_shared_are_refused() -> None:
     three = cast(Accelerator, SimpleNamespace(num_processes=3, process_index=1))
     assert share_out([Part(ToySource(1), 3), Part(ToySource(1), 6)], three) == [
-        Work(Part(ToySource(1), 3), slice(1, 2), slice(1, 2)), Work(Part(ToySource(1), 6), slice(2, 4), slice(5, 7))
+        Work(Part(ToySource(1), 3), slice(1, 2), 0), Work(Part(ToySource(1), 6), slice(2, 4), 3)
+    ]  # fmt: skip
+    assert [work.draws for work in share_out([Part(ToySource(1), 3), Part(ToySource(1), 6)], three)] == [
+        slice(1, 2), slice(5, 7)
     ]  # fmt: skip
     with pytest.raises(InputError, match="8 slots cannot be shared evenly by 3 processes"):
         share_out([Part(ToySource(1), 8)], three)
@@ -204,7 +208,7 @@ def test_memory_for_not_even_one_slot_is_an_error() -> None:
 
 
 def test_a_digest_depends_on_every_bit_and_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arc_trm.trainer.WORDS_AT_ONCE", 5)
+    monkeypatch.setattr("arc_trm.checkpoint.WORDS_AT_ONCE", 5)
     tensors = [torch.randn(3, 7), torch.randn(2).double()]
     digest = bit_digest(tensors)
     assert torch.equal(digest, bit_digest([tensor.clone() for tensor in tensors]))

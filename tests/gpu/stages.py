@@ -33,13 +33,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from arc_trm import run, sanity, train
 from arc_trm.batches import ArcSource, sources_by_side
+from arc_trm.checkpoint import bit_digest
 from arc_trm.config import RunConfig
 from arc_trm.device import GRAPHS, PRECISIONS, compile_or_explain, peak_memory
 from arc_trm.layers import gated, rms_norm, rotary_table, swiglu_width, turned
 from arc_trm.optim import AdamAtan2
 from arc_trm.presets import PRESETS, override
 from arc_trm.supervision import initial_carry, supervision_step, token_loss
-from arc_trm.trainer import Trainer, bit_digest
+from arc_trm.trainer import Trainer
 from data_prep.files import InputError, read_json
 from data_prep.store import ArcStore, open_store
 from submission import solve
