@@ -166,12 +166,8 @@ def _parse_outputs(value: object, where: str) -> tuple[Attempts, ...]:
 def _parse_attempts(value: object, where: str) -> Attempts:
     if not isinstance(value, dict):
         raise InputError(f"{where}: found {describe(value)}, expected an object with attempt_1 and attempt_2")
-    for name in Attempts._fields:
-        if name not in value:
-            raise InputError(f"{where}: {name} is missing, found fields {sorted(value)[:5]}")
-    unknown = sorted(value.keys() - set(Attempts._fields))
-    if unknown:
-        raise InputError(f"{where}: unknown field {unknown[0]}, expected attempt_1 and attempt_2 only")
+    if value.keys() != set(Attempts._fields):
+        raise InputError(f"{where}: found fields {sorted(value)[:5]}, expected attempt_1 and attempt_2")
     return Attempts(*(parse_grid(value[name], f"{where}, {name}") for name in Attempts._fields))
 
 

