@@ -19,14 +19,14 @@ from arc_trm.device import compiled
 from arc_trm.trainer import NonFiniteLoss, Supervised, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
-from submission.plan import Unit
+from submission.schedule import Unit
 from submission.settings import Settings
 
 # Batch slots when nothing is said: what a GPU needs to be busy, what keeps a step short on a CPU.
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
 # Steps over which the figures of a task are means: one so many steps ago counts 1/e of the newest.
 RECENT = 1000
-
+MOST_HALVINGS = 3  # of the rates, after losses that are no numbers; the next such loss ends the adaptation
 WARMUP_STEPS = 200  # at most a tenth of all
 # Settings that training has by the same name.
 SAME = ("lr", "puzzle_lr", "ema", "precision", "compile")
@@ -79,6 +79,7 @@ class Adaptation:
     trainer: Trainer
     bar: Progress
     metrics: dict[str, float] = field(default_factory=dict)  # as read last
+    halvings: int = 0  # of the learning rates
     _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
     def go_on(
@@ -118,7 +119,8 @@ class Adaptation:
         return trainer.step - first, now() - began
 
     def halve_rates(self, times: int = 1) -> None:
-        """Train with half the learning rates from here on, or half of that again, ..."""
+        """Train with half the learning rates from here on, or, where that is done several times, half of that again."""
+        self.halvings += times
         config, factor = self.trainer.config, 0.5**times
         train = replace(config.train, lr=config.train.lr * factor, puzzle_lr=config.train.puzzle_lr * factor)
         self.trainer.config = replace(config, train=train)

@@ -15,7 +15,7 @@ from arc_trm.device import PRECISIONS, USE_CPU, describe_device, gpu_failure, ow
 from data_prep.files import InputError
 from data_prep.progress import duration_text
 from data_prep.tasks import Task
-from submission.plan import TimePlan
+from submission.clock import RunClock
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
@@ -39,7 +39,7 @@ def chosen_precision(settings: Settings, model: ModelConfig, accelerator: Accele
 
 
 def table(
-    accelerator: Accelerator, precision: str, file: SubmissionFile, exports: Sequence[Export], plan: TimePlan
+    accelerator: Accelerator, precision: str, file: SubmissionFile, exports: Sequence[Export], clock: RunClock
 ) -> str:
     """What was found, a line each."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
@@ -53,7 +53,7 @@ def table(
         ("memory", f"{memory:.1f} GB, {os.cpu_count()} cores, {torch.get_num_threads()} threads"),
         ("disk", f"{shutil.disk_usage(file.path.parent).free / 1e9:.1f} GB free at {file.path.parent}"),
         ("challenges", describe_tasks(file.tasks)),
-        ("time", f"{duration_text(plan.budget)}, {duration_text(plan.reserve)} of them in reserve"),
+        ("time", f"{duration_text(clock.budget)}, {duration_text(clock.reserve)} of them in reserve"),
         ("software", f"Python {platform.python_version()}, torch {torch.__version__}, {sys.platform}"),
     ]
     return "\n".join(f"{name:10}  {text}" for name, text in rows)

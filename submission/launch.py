@@ -22,9 +22,9 @@ from pathlib import Path
 from data_prep.files import MANIFEST, InputError, command_line, run_program, write_json
 from data_prep.progress import duration_text
 from submission import score
+from submission.clock import duration
 from submission.inputs import RERUN_SECONDS, affordable, find_challenges, is_rerun
 from submission.package import read_bundle
-from submission.plan import duration
 from submission.report import write_report
 from submission.settings import whole
 

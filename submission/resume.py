@@ -21,7 +21,7 @@ from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
 VOTES = "votes/"
-LAYOUT = 2  # of what a state holds: another number for another layout
+LAYOUT = 3  # of what a state holds: another number for another layout
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:
         raise InputError(f"{file.path}: has votes of other checkpoints, expected the run to go on with")
     try:
         tensors, facts = read_folder(folder, STATE)
-        layout = facts.get("run", {}).get("layout")
-        if layout != wanted["layout"]:
-            found = f"of another version of this program (layout {layout}, expected {wanted['layout']})"
+        run = facts.get("run", {})
+        if run.get("layout") != LAYOUT:
+            found = f"of another version of this program (layout {run.get('layout')}, expected {LAYOUT})"
             raise InputError(f"{folder}: {found}")
     except InputError as error:
         if file.writes:
             print(f"note: starting anew, for there is no state to go on from ({error})", file=sys.stderr)
         return None
-    differing = [name for name, value in wanted.items() if facts.get("run", {}).get(name) != value]
+    differing = [name for name, value in wanted.items() if run.get(name) != value]
     if differing:
         raise InputError(f"{folder}: of a run with other {', '.join(differing)}, expected the run to go on with")
     return Saved(tensors, facts)

@@ -27,8 +27,8 @@ from data_prep.files import InputError, command_line, refuse_input, run_program,
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission, read_submission
+from submission.clock import RunClock, duration
 from submission.inputs import KAGGLE_INPUT, affordable, choose_rehearsal, find_challenges, find_exports, is_rerun, scale
-from submission.plan import TimePlan, duration
 from submission.score import known_scores
 from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
 from submission.show import show_attempts
@@ -40,43 +40,43 @@ MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 
 def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
-    plan = TimePlan()
+    clock = RunClock()
     arguments = read_arguments(argv)
     refuse_idle_options(arguments)
     if arguments.folds and not arguments.fold and not is_rerun():
         from submission.folds import rehearse_folds  # starts this program again
 
         return rehearse_folds(arguments, sys.argv[1:] if argv is None else argv)
-    plan.budget = arguments.time_budget
+    clock.budget = arguments.time_budget
     settings = Settings.read(arguments)
     refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
-    with plan.phase("set-up"):
+    with clock.phase("set-up"):
         checkpoints = arguments.checkpoint or find_exports(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoints)
         file = SubmissionFile(tasks, arguments.out, arguments.candidates, is_first_process(), {"mode": mode})
         if arguments.plan:
             from submission.session import show_plan
 
-            show_plan(file, checkpoints, settings, plan, arguments.rate, arguments.gpus)
+            show_plan(file, checkpoints, settings, clock, arguments.rate, arguments.gpus)
             return 0
         # Where there is no such checkpoint, fallbacks must not replace an older submission.
         replaces = all(map(holds_export, checkpoints)) or not arguments.out.exists()
         if replaces and not (arguments.resume and file.goes_on()):
             keep_older(arguments.out)
             file.open()
-    with watchdog(lambda: plan.left(plan.last_call), lambda: leave(file, plan)) if watched else nullcontext():
-        with plan.phase("set-up"):
+    with watchdog(lambda: clock.left(clock.last_call), lambda: leave(file, clock)) if watched else nullcontext():
+        with clock.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
         try:
-            solve(file, checkpoints, settings, plan, arguments.resume)
+            solve(file, checkpoints, settings, clock, arguments.resume)
         except InputError:
             if file.written is not None and not file.votes + file.least_votes:
                 print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
         if file.written is not None and are_own(arguments.challenges):
             print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally.ranked()) + "\n")
-        report(file, plan)
+        report(file, clock)
     return int(file.facts.get("status", 0))
 
 
@@ -110,7 +110,7 @@ def solve_tasks(
     file = SubmissionFile(tasks, out, facts={"mode": "solving tasks of a program"})
     keep_older(out)
     file.open()
-    solve(file, [checkpoint], settings or Settings(), TimePlan(time_budget))
+    solve(file, [checkpoint], settings or Settings(), RunClock(time_budget))
     assert file.written is not None
     return Solved(file.written.submission, file.tally.ranked(), file.summary())
 
@@ -218,20 +218,18 @@ def watchdog(
         over.set()
 
 
-def leave(file: SubmissionFile, plan: TimePlan) -> None:
+def leave(file: SubmissionFile, clock: RunClock) -> None:
     """Write and report before the watchdog ends the process."""
-    file.troubles.append(
-        "the time was over before the program had ended: something hung, or --time-budget is too short"
-    )
+    file.trouble("the time was over before the program had ended: something hung, or --time-budget is too short")
     file.write()
-    report(file, plan)
+    report(file, clock)
 
 
-def report(file: SubmissionFile, plan: TimePlan) -> None:
+def report(file: SubmissionFile, clock: RunClock) -> None:
     """Print how it went, write the summary, and score where the outputs are known."""
     if not file.writes or file.written is None:
         return
-    file.note(seconds={name: round(seconds, 2) for name, seconds in plan.phases.items()})
+    file.note(seconds={name: round(seconds, 2) for name, seconds in clock.phases.items()})
     scores = known_scores(file.tasks, file.written.submission)
     if scores is not None and scores.tasks_total < len(file.tasks):
         scores = None  # of a part alone it would mislead
@@ -243,7 +241,7 @@ def report(file: SubmissionFile, plan: TimePlan) -> None:
     lines.append(f"agreement of the votes {file.agreement:.1%}, {file.votes} votes")
     if file.votes < file.least_votes:
         lines.append(f"the file keeps the {file.least_votes} votes of an earlier process")
-    lines.append("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in plan.phases.items()))
+    lines.append("time: " + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in clock.phases.items()))
     lines += [f"trouble: {trouble}" for trouble in file.troubles]
     lines += [] if scores is None else scores.lines()
     did = "wrote" if file.votes >= file.least_votes else "kept"

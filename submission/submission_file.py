@@ -105,11 +105,15 @@ class SubmissionFile:
             yield
         except Exception as error:
             expected = isinstance(error, InputError)
-            self.troubles.append(f"{what}: {error}" if expected else f"{what}: {type(error).__name__}: {error}")
-            if self.writes:
-                print(f"note: {self.troubles[-1]}", file=sys.stderr)
-                if not expected:
-                    traceback.print_exc()
+            self.trouble(f"{what}: {error}" if expected else f"{what}: {type(error).__name__}: {error}")
+            if self.writes and not expected:
+                traceback.print_exc()
+
+    def trouble(self, text: str) -> None:
+        """Note, and say on stderr, what went wrong without ending the run."""
+        self.troubles.append(text)
+        if self.writes:
+            print(f"note: {text}", file=sys.stderr)
 
     @property
     def agreement(self) -> float:
@@ -124,13 +128,6 @@ class SubmissionFile:
         """All votes so far."""
         with self.tally.lock:
             return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
-
-    @property
-    def lasting_votes(self) -> int:
-        """Those of them that later votes do not replace."""
-        with self.tally.lock:
-            outputs = range(len(self.tally.outputs))
-            return sum(self.tally.total(output) for output in outputs if output not in self.tally.replaceable)
 
     def summary(self) -> dict[str, Any]:
         """The facts, and what the file holds, as JSON values."""

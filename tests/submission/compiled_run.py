@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch._dynamo.utils import counters
 
-import submission.session
 from arc_trm.checkpoint import read_export
 from arc_trm.device import compiled, make_accelerator
-from submission import adapt
-from submission.plan import Kind, TimePlan, Unit
-from submission.session import Session
+from submission import adapt, solver
+from submission.clock import RunClock
+from submission.schedule import Kind, Unit
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_task
@@ -35,7 +34,7 @@ def count_graphs(folder: Path) -> int:
         return run
 
     adapt.compiled = partial(compiled, backend=backend)  # type: ignore[attr-defined]
-    submission.session.compile_failure = lambda device: None  # type: ignore[attr-defined]
+    solver.compile_failure = lambda device: None  # type: ignore[attr-defined]
     rng = np.random.default_rng(0)
     accelerator = make_accelerator("none", folder)
     tasks = [tiny_task("a", rng), tiny_task("b", rng, side=12)]
@@ -43,18 +42,18 @@ def count_graphs(folder: Path) -> int:
     file.open()
     settings = Settings(augmentations=5, batch_size=8, predict_batch=4, precision="fp32", compile=True)
     export = read_export(make_export(folder / f"export{accelerator.process_index}"))
-    session = Session(export, settings, TimePlan(600, seconds, lambda: seconds), file, accelerator)
+    running = solver.Solver(export, settings, RunClock(600, seconds, lambda: seconds), file, accelerator)
     with torch.compiler.set_stance("force_eager"):
-        session.prepare()
+        running.prepare()
         counters.clear()
-        session.compile(Unit(Kind.COMPILE, 300.0))
+        running.compile(Unit(Kind.COMPILE, 300.0))
         made = counters["stats"]["unique_graphs"]
-        assert len(session.trainer.work) == 2
+        assert len(running.trainer.work) == 2
         assert 2 * 2 <= made <= MOST, made  # of both sizes, a training step and an answer at least
         for _ in range(3):
-            session.trainer.train_step()
+            running.trainer.train_step()
         before = seconds
-        session.voter.vote(session.trainer.predictor(), session.rows, file.tally, lambda rows: None)
+        running.voter.vote(running.trainer.predictor(), running.rows, file.tally, lambda rows: None)
         assert seconds < before, "answers are compiled ones"
         assert counters["stats"]["unique_graphs"] == made
     accelerator.end_training()

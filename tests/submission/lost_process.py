@@ -9,9 +9,10 @@ import signal
 import sys
 
 from arc_trm.trainer import Trainer
-from submission import session, solve
+from submission import solve, solver
+from submission.schedule import Unit
 
-train_step, vote_last = Trainer.train_step, session.Session.vote_last
+train_step, vote_last = Trainer.train_step, solver.Solver.vote_last
 where = sys.argv.pop(1)
 
 
@@ -28,14 +29,14 @@ def vanishing_step(trainer: Trainer) -> None:
     train_step(trainer)
 
 
-def vanishing_vote(running: session.Session, unit: session.Unit) -> None:
+def vanishing_vote(running: solver.Solver, unit: Unit) -> None:
     vanish(where == "voting" and unit.start == 2)
     vote_last(running, unit)
 
 
 if __name__ == "__main__":
     if where != "signalled":
-        session.SAVE_EVERY = 0.0
+        solver.SAVE_EVERY = 0.0
     Trainer.train_step = vanishing_step  # type: ignore[method-assign]
-    session.Session.vote_last = vanishing_vote  # type: ignore[method-assign]
+    solver.Solver.vote_last = vanishing_vote  # type: ignore[method-assign]
     sys.exit(solve.main(None))

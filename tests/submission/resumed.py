@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import torch
 
-from submission import plan, session, solve
+from submission import schedule, solve, solver
 from submission.resume import state_folder
 from tests import kills
 from tests.conftest import ENDLESS
@@ -67,8 +67,8 @@ def main() -> None:
     torch.set_num_threads(1)
     write_challenges(folder / "challenges.json", TASKS)
     make_export(folder / "export")
-    session.SAVE_EVERY = 0.0
-    plan.LARGEST_PASS = 1
+    solver.SAVE_EVERY = 0.0
+    schedule.LARGEST_PASS = 1
     (folder / "whole").mkdir()
     whole = folder / "whole" / "submission.json"
     states = counted_out(folder, whole)

@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from arc_trm.checkpoint import read_export
 from arc_trm.config import ModelConfig
 from data_prep.files import InputError
+from submission.clock import RunClock
 from submission.hardware import chosen_precision, leave_broken_gpu, table
-from submission.plan import TimePlan
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
@@ -30,7 +30,7 @@ def test_the_precision_is_the_one_that_training_would_take(
 def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
     file = SubmissionFile(tiny_tasks(), tmp_path / "submission.json", facts={"mode": "solving x"})
     export = read_export(make_export(tmp_path / "export", trained=tiny_tasks(2)))
-    lines = table(Accelerator(cpu=True), "bf16", file, [export], TimePlan(600)).splitlines()
+    lines = table(Accelerator(cpu=True), "bf16", file, [export], RunClock(600)).splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "mode", "checkpoint", "device", "memory", "disk", "challenges", "time", "software",
     ]  # fmt: skip

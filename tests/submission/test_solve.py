@@ -20,7 +20,9 @@ from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside
 from submission import resume, score, session, solve
 from submission.attempts import draft_submission, read_submission
+from submission.schedule import Unit
 from submission.settings import Settings, add_settings
+from submission.solver import Solver
 from tests.conftest import ENDLESS
 from tests.submission.tiny import (
     MODEL,
@@ -118,15 +120,15 @@ def test_a_signal_ends_the_work_of_all_checkpoints_and_leaves_the_state(
 ) -> None:
     other = make_export(tmp_path / "other", model=replace(MODEL, hidden=24))
     begun = []
-    real = session.Session.run
+    real = Solver.run
 
-    def running(self: session.Session) -> None:
+    def running(self: Solver) -> None:
         begun.append(self.number)
         real(self)
         # As another process would, to which alone the signal was sent.
         monkeypatch.setattr(self.trainer, "agreed", lambda mine: True)
 
-    monkeypatch.setattr(session.Session, "run", running)
+    monkeypatch.setattr(Solver, "run", running)
     assert run(words(files, "--checkpoint", str(other))) == session.STOPPED_BY_SIGNAL
     assert begun == [0]
     assert Path(files["out"]).with_name("submission.state").exists()
@@ -232,14 +234,14 @@ def test_a_run_goes_on_only_with_what_it_began_with(
 def test_going_on_keeps_what_had_gone_wrong_and_heeds_new_options(
     files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = session.Session.vote_early
+    real = Solver.vote_early
 
-    def trouble(running: session.Session, unit: session.Unit) -> None:
+    def trouble(running: Solver, unit: Unit) -> None:
         real(running, unit)
         running.file.troubles.append("a trouble")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session.Session, "vote_early", trouble)
+        patched.setattr(Solver, "vote_early", trouble)
         for option in (["--votes", "3"], ["--steps", "0"]):
             kept_state(files, monkeypatch)
             capsys.readouterr()
@@ -287,7 +289,7 @@ def test_a_state_of_another_version_is_none(
 
 def test_a_new_run_forgets_the_state_of_an_older_one(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     state = kept_state(files, monkeypatch)
-    monkeypatch.setattr(session.Session, "run", lambda running: refuse("other canvas"))
+    monkeypatch.setattr(Solver, "run", lambda running: refuse("other canvas"))
     with pytest.raises(InputError, match="other canvas"):
         run(words(files))
     assert not state.exists()

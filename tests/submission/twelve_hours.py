@@ -15,8 +15,9 @@ import numpy as np
 from arc_trm.batches import Batch
 from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
-from submission import session, solve
-from submission.plan import TimePlan, Unit
+from submission import solve, solver
+from submission.clock import RunClock
+from submission.schedule import Unit
 from tests import kills
 
 STEP_SECONDS = 400.0
@@ -53,15 +54,15 @@ def let_work_move(clock: Clock) -> None:
         return answer(predictor, batch)
 
     Trainer.train_step, Predictor.answer = stepping, answering  # type: ignore[method-assign]
-    solve.TimePlan = lambda: TimePlan(started=clock(), now=clock)  # type: ignore[assignment, misc]
+    solve.RunClock = lambda: RunClock(started=clock(), now=clock)  # type: ignore[assignment, misc]
 
 
 def make_trouble() -> None:
     """A disk that is full twice, and a process that vanishes."""
-    save, vote_last = session.Session.save, session.Session.vote_last
+    save, vote_last = solver.Solver.save, solver.Solver.vote_last
     states = 0
 
-    def saving(running: session.Session, unit: Unit) -> None:
+    def saving(running: solver.Solver, unit: Unit) -> None:
         nonlocal states
         states += 1
         with ExitStack() as trouble:
@@ -69,7 +70,7 @@ def make_trouble() -> None:
                 trouble.enter_context(kills.full_disk())
             save(running, unit)
 
-    def voting(running: session.Session, unit: Unit) -> None:
+    def voting(running: solver.Solver, unit: Unit) -> None:
         with ExitStack() as trouble:
             if unit.start == FULL_AT_VOTE:
                 trouble.enter_context(kills.full_disk())
@@ -78,7 +79,7 @@ def make_trouble() -> None:
                 trouble.enter_context(dying)
             vote_last(running, unit)
 
-    session.Session.save, session.Session.vote_last = saving, voting  # type: ignore[method-assign]
+    solver.Solver.save, solver.Solver.vote_last = saving, voting  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

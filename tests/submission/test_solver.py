@@ -18,12 +18,13 @@ from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from data_prep import progress
 from data_prep import store as store_module
-from submission import session as session_module
+from submission import solver as solver_module
 from submission.attempts import read_submission
+from submission.clock import RunClock
 from submission.forecast import forecast
-from submission.plan import Kind, TimePlan
-from submission.session import Session
+from submission.schedule import Kind
 from submission.settings import Settings
+from submission.solver import Solver
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import assert_valid, make_export, tiny_tasks
 
@@ -40,20 +41,20 @@ class Clock:
         return self.time
 
 
-def make_session(
+def make_solver(
     folder: Path,
     budget: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
     **own: Any,
-) -> tuple[Session, Clock]:
+) -> tuple[Solver, Clock]:
     clock = Clock()
     settings = Settings(**({"augmentations": 10, "batch_size": 4, "predict_batch": 1, "precision": "fp32"} | own))
-    plan = TimePlan(budget, clock(), clock)
+    run_clock = RunClock(budget, clock(), clock)
     file = SubmissionFile(TASKS, folder / "submission.json")
     file.open()
     export = read_export(make_export(folder / "export"))
     accelerator = make_accelerator("none", folder)
-    return Session(export, settings, plan, file, accelerator, stop), clock
+    return Solver(export, settings, run_clock, file, accelerator, stop), clock
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], float], answer: float) -> None:
@@ -89,59 +90,59 @@ def copying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_augmentation_votes_for_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copying(monkeypatch)
-    session, _ = make_session(tmp_path, steps=1)
-    session.run()
-    assert_valid(session.file.path, TASKS)
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
-    assert session.file.agreement == 1.0
-    attempts = read_submission(session.file.path)
+    solver, _ = make_solver(tmp_path, steps=1)
+    solver.run()
+    assert_valid(solver.file.path, TASKS)
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
+    assert solver.file.agreement == 1.0
+    attempts = read_submission(solver.file.path)
     for task in TASKS:
         for pair, pair_attempts in zip(task.tests, attempts[task.task_id], strict=True):
             assert np.array_equal(pair_attempts.attempt_1, pair.input)
-    assert session.file.written is not None
-    assert session.file.written.fallback_attempts == 4, "every second attempt is a fallback"
+    assert solver.file.written is not None
+    assert solver.file.written.fallback_attempts == 4, "every second attempt is a fallback"
 
 
 def test_embeddings_start_from_the_mean_and_move_first(tmp_path: Path) -> None:
-    session, _ = make_session(tmp_path, steps=8, embedding_share=0.5)
-    session.prepare()
-    trainer, weights = session.trainer, session.export.weights
-    assert torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
+    solver, _ = make_solver(tmp_path, steps=8, embedding_share=0.5)
+    solver.prepare()
+    trainer, weights = solver.trainer, solver.export.weights
+    assert torch.equal(trainer.embedding.table, solver.export.puzzle_mean.expand_as(trainer.embedding.table))
     moved: dict[int, bool] = {}
-    while (unit := session.decide()).kind != Kind.VOTE:
+    while (unit := solver.decide()).kind != Kind.VOTE:
         if unit.kind in (Kind.EARLY_VOTE, Kind.SAVE):
-            {Kind.EARLY_VOTE: session.vote_early, Kind.SAVE: session.save}[unit.kind](unit)
+            {Kind.EARLY_VOTE: solver.vote_early, Kind.SAVE: solver.save}[unit.kind](unit)
         else:
-            session.adapt(unit)
+            solver.adapt(unit)
             moved[trainer.step] = not torch.equal(
                 trainer.model.state_dict()["halting_head.bias"], weights["halting_head.bias"]
             )
     assert moved == {n: n > 4 for n in range(1, 9)}
-    assert not torch.equal(trainer.embedding.table, session.export.puzzle_mean.expand_as(trainer.embedding.table))
+    assert not torch.equal(trainer.embedding.table, solver.export.puzzle_mean.expand_as(trainer.embedding.table))
 
 
 def test_no_steps_leave_the_export_as_it_is(tmp_path: Path) -> None:
-    session, _ = make_session(tmp_path, steps=0)
-    session.run()
-    assert session.trainer.step == 0
-    for name, weights in session.export.weights.items():
-        assert torch.equal(session.trainer.model.state_dict()[name], weights)
-    assert session.file.votes > len(session.file.tally.outputs)
+    solver, _ = make_solver(tmp_path, steps=0)
+    solver.run()
+    assert solver.trainer.step == 0
+    for name, weights in solver.export.weights.items():
+        assert torch.equal(solver.trainer.model.state_dict()[name], weights)
+    assert solver.file.votes > len(solver.file.tally.outputs)
 
 
 def test_settings_reach_the_trainer(tmp_path: Path) -> None:
-    session, _ = make_session(
+    solver, _ = make_solver(
         tmp_path,
         lr=3e-4, puzzle_lr=0.02, ema=0.9,
         deep_steps=2, supervision_steps=5, canvas="full", batch_size=13, seed=5, votes=3,
     )  # fmt: skip
-    session.prepare()
-    config = session.trainer.config
+    solver.prepare()
+    config = solver.trainer.config
     train = config.train
     assert (train.lr, train.puzzle_lr, train.ema, train.batch_size, train.canvas) == (3e-4, 0.02, 0.9, 13, "full")
     assert (config.model.deep_steps, config.halting.max_supervision_steps) == (2, 5)
-    assert config.seed == session.store.manifest["seed"] == 5
-    assert session.order.max() == 2
+    assert config.seed == solver.store.manifest["seed"] == 5
+    assert solver.order.max() == 2
 
 
 @pytest.mark.parametrize("answer", [0.01, 0.3])
@@ -150,7 +151,7 @@ def test_settings_reach_the_trainer(tmp_path: Path) -> None:
 def test_the_deadline_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, answer: float, slowdown: int
 ) -> None:
-    session, clock = make_session(tmp_path)
+    solver, clock = make_solver(tmp_path)
     factor = [1]
 
     def seconds(number: int) -> float:
@@ -166,55 +167,55 @@ def test_the_deadline_is_kept(
         return real(predictor, batch)
 
     monkeypatch.setattr(Predictor, "answer", answered)
-    session.run()
-    used = clock.time - session.plan.started
-    assert used <= session.plan.budget
-    assert used >= 0.8 * session.plan.budget - step * slowdown, "no time is given away"
-    assert all(session.file.tally.total(output) for output in range(4)), "every output had a vote"
-    assert_valid(session.file.path, TASKS)
+    solver.run()
+    used = clock.time - solver.clock.started
+    assert used <= solver.clock.budget
+    assert used >= 0.8 * solver.clock.budget - step * slowdown, "no time is given away"
+    assert all(solver.file.tally.total(output) for output in range(4)), "every output had a vote"
+    assert_valid(solver.file.path, TASKS)
 
 
 def test_a_hopelessly_slow_machine_ends_in_time_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, clock = make_session(tmp_path)
+    solver, clock = make_solver(tmp_path)
     slow(monkeypatch, clock, lambda number: 40.0, 3.0)
-    session.run()
-    assert session.trainer.step == 1
-    assert clock.time - session.plan.started <= 60
-    assert_valid(session.file.path, TASKS)
+    solver.run()
+    assert solver.trainer.step == 1
+    assert clock.time - solver.clock.started <= 60
+    assert_valid(solver.file.path, TASKS)
 
 
 def test_early_votes_come_first_and_half_way_and_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, clock = make_session(tmp_path)
+    solver, clock = make_solver(tmp_path)
     slow(monkeypatch, clock, lambda number: 0.5, 0.001)
     copying(monkeypatch)
     found = []
-    write = session.file.write
+    write = solver.file.write
 
     def wrote() -> None:
-        found.append((clock.time - session.plan.started, [session.file.tally.total(output) for output in range(4)]))
+        found.append((clock.time - solver.clock.started, [solver.file.tally.total(output) for output in range(4)]))
         write()
 
-    monkeypatch.setattr(session.file, "write", wrote)
-    session.run()
+    monkeypatch.setattr(solver.file, "write", wrote)
+    solver.run()
     (first, votes), (half_way, again), (_, last), *_ = found
     assert first < 1
     assert 20 < half_way < 40
     assert votes == again == last == [1] * 4
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
-    assert session.trainer.step > 90
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
+    assert solver.trainer.step > 90
 
 
 def fixed_work(folder: Path, seconds_a_step: float, seconds_an_answer: float) -> bytes:
     """The submission of so many steps and votes in a budget that is never short."""
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        session, clock = make_session(folder, budget=1e6, steps=23, votes=7)
+        solver, clock = make_solver(folder, budget=1e6, steps=23, votes=7)
         slow(patch, clock, lambda number: seconds_a_step, seconds_an_answer)
-        session.file.candidates = folder / "votes.npz"
-        session.run()
-    assert session.trainer.step == 23
-    assert [session.file.tally.total(output) for output in range(4)] == [7] * 4
-    return session.file.path.read_bytes() + session.file.candidates.read_bytes()
+        solver.file.candidates = folder / "votes.npz"
+        solver.run()
+    assert solver.trainer.step == 23
+    assert [solver.file.tally.total(output) for output in range(4)] == [7] * 4
+    return solver.file.path.read_bytes() + solver.file.candidates.read_bytes()
 
 
 def test_a_fixed_amount_of_work_gives_the_same_at_every_speed(tmp_path: Path) -> None:
@@ -226,12 +227,12 @@ def test_a_fixed_amount_of_work_gives_the_same_at_every_speed(tmp_path: Path) ->
 def test_a_log_gets_a_line_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session, clock = make_session(tmp_path, budget=1200.0)
-    session.prepare()
-    monkeypatch.setattr(session, "prepare", lambda: None)
+    solver, clock = make_solver(tmp_path, budget=1200.0)
+    solver.prepare()
+    monkeypatch.setattr(solver, "prepare", lambda: None)
     monkeypatch.setattr(progress, "_last_line", clock.time)
     slow(monkeypatch, clock, lambda number: 1.0, 20.0)
-    session.run()
+    solver.run()
     lines = capsys.readouterr().err.splitlines()
     steps = re.compile(r"adapting: \d+ of \d+ steps, loss \S+, 4 examples/s, 4 votes, \S+ to the deadline, .+")
     adapting = list(filter(steps.fullmatch, lines))
@@ -245,13 +246,13 @@ def test_a_log_gets_a_line_a_minute(
 
 def test_stopping_before_prediction_keeps_the_file(tmp_path: Path) -> None:
     calls = []
-    session, _ = make_session(tmp_path, stop=lambda: len(calls) > 0)
-    session.prepare()
+    solver, _ = make_solver(tmp_path, stop=lambda: len(calls) > 0)
+    solver.prepare()
     calls.append(1)
-    before = session.file.path.read_bytes()
-    session.run()
-    assert session.trainer.step == 0
-    assert session.file.path.read_bytes() == before
+    before = solver.file.path.read_bytes()
+    solver.run()
+    assert solver.trainer.step == 0
+    assert solver.file.path.read_bytes() == before
 
 
 def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,13 +265,13 @@ def test_running_out_of_memory_halves_the_batch(tmp_path: Path, monkeypatch: pyt
             raise torch.OutOfMemoryError("no more than 3 rows")
         return real(predictor, batch)
 
-    session, _ = make_session(tmp_path, steps=1, predict_batch=2)
-    whole, _ = make_session(tmp_path, steps=1, predict_batch=2)
+    solver, _ = make_solver(tmp_path, steps=1, predict_batch=2)
+    whole, _ = make_solver(tmp_path, steps=1, predict_batch=2)
     whole.run()
     monkeypatch.setattr(Predictor, "answer", answer)
-    session.run()
+    solver.run()
     assert max(sizes) > 3
-    assert session.file.tally.candidates(1) == whole.file.tally.candidates(1)
+    assert solver.file.tally.candidates(1) == whole.file.tally.candidates(1)
 
 
 @pytest.mark.parametrize(("canvas", "sides"), [("sizes", [11, 30]), ("strict", [11]), ("full", [30])])
@@ -285,11 +286,11 @@ def test_answers_that_go_on_beyond_their_window_are_repeated(
         return undecided(torch.full_like(batch.inputs, 2).to(torch.uint8))
 
     monkeypatch.setattr(Predictor, "answer", answer)
-    session, _ = make_session(tmp_path, steps=1, canvas=canvas, votes=1)
-    session.run()
+    solver, _ = make_solver(tmp_path, steps=1, canvas=canvas, votes=1)
+    solver.run()
     assert sorted(set(found)) == sides
-    assert session.file.votes == 4
-    [candidate] = session.file.tally.candidates(0)
+    assert solver.file.votes == 4
+    [candidate] = solver.file.tally.candidates(0)
     assert candidate.grid.shape == (sides[-1], sides[-1])
 
 
@@ -298,12 +299,10 @@ def test_a_row_that_is_too_large_ends_the_prediction_only(tmp_path: Path, monkey
         raise torch.OutOfMemoryError("nothing fits")
 
     monkeypatch.setattr(Predictor, "answer", answer)
-    session, _ = make_session(tmp_path, steps=1)
-    session.run()
-    assert session.file.troubles == [
-        f"{name}: OutOfMemoryError: nothing fits" for name in ("first votes", "prediction")
-    ]
-    assert_valid(session.file.path, TASKS)
+    solver, _ = make_solver(tmp_path, steps=1)
+    solver.run()
+    assert solver.file.troubles == [f"{name}: OutOfMemoryError: nothing fits" for name in ("first votes", "prediction")]
+    assert_valid(solver.file.path, TASKS)
 
 
 def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,10 +312,10 @@ def test_a_failing_adaptation_does_not_prevent_the_prediction(tmp_path: Path, mo
         raise RuntimeError("the GPU fell off the bus")
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
-    session, _ = make_session(tmp_path)
-    session.run()
-    assert session.file.troubles == ["adaptation: RuntimeError: the GPU fell off the bus"]
-    assert session.file.votes == 44
+    solver, _ = make_solver(tmp_path)
+    solver.run()
+    assert solver.file.troubles == ["adaptation: RuntimeError: the GPU fell off the bus"]
+    assert solver.file.votes == 44
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
@@ -331,10 +330,10 @@ def breaking(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> 
     monkeypatch.setattr(Trainer, "train_step", train_step)
 
 
-def assert_finite_and_voted(session: Session) -> None:
-    for tensor in (session.trainer.embedding.table, *session.trainer.model.parameters()):
+def assert_finite_and_voted(solver: Solver) -> None:
+    for tensor in (solver.trainer.embedding.table, *solver.trainer.model.parameters()):
         assert tensor.isfinite().all()
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
 @pytest.mark.parametrize("broken", [1, 30])
@@ -342,23 +341,23 @@ def test_a_loss_that_is_no_number_goes_back_to_good_weights_and_on_at_half_the_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
 ) -> None:
     breaking(monkeypatch, lambda step: step == broken)
-    session, _ = make_session(tmp_path, steps=40)
-    session.run()
-    assert session.trainer.step == 40
-    [trouble] = session.file.troubles
+    solver, _ = make_solver(tmp_path, steps=40)
+    solver.run()
+    assert solver.trainer.step == 40
+    [trouble] = solver.file.troubles
     said = f"adaptation, going on with earlier weights and half the rate: step {broken}: loss or weights are not finite"
     assert trouble.startswith(said)
-    train = session.trainer.config.train
+    train = solver.trainer.config.train
     assert (train.lr, train.puzzle_lr) == (Settings().lr / 2, Settings().puzzle_lr / 2)
-    assert_finite_and_voted(session)
+    assert_finite_and_voted(solver)
 
 
 def test_a_loss_that_stays_no_number_ends_the_adaptation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, lambda step: step >= 5)
-    session, _ = make_session(tmp_path, steps=40)
-    session.run()
-    assert (session.trainer.step, len(session.file.troubles)) == (8, 4)
-    assert_finite_and_voted(session)
+    solver, _ = make_solver(tmp_path, steps=40)
+    solver.run()
+    assert (solver.trainer.step, len(solver.file.troubles)) == (8, 4)
+    assert_finite_and_voted(solver)
 
 
 @pytest.mark.parametrize(
@@ -370,52 +369,52 @@ def test_where_no_step_fits_into_memory_there_are_votes_without_adaptation(
     def supervise(*arguments: Any) -> Any:
         raise failure
 
-    monkeypatch.setattr(session_module, "LIMITED", ("cpu",))
+    monkeypatch.setattr(solver_module, "LIMITED", ("cpu",))
     monkeypatch.setattr(Trainer, "_supervise", supervise)
-    session, _ = make_session(tmp_path)
-    session.run()
-    assert session.file.troubles == ["no adaptation: a single example does not fit into cpu's memory"]
-    assert session.trainer.step == 0
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+    solver, _ = make_solver(tmp_path)
+    solver.run()
+    assert solver.file.troubles == ["no adaptation: a single example does not fit into cpu's memory"]
+    assert solver.trainer.step == 0
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
 @pytest.mark.parametrize(("pace", "fewest", "most"), [(0.001, 128, 128), (0.3, 16, 127), (3.0, 15, 15)])
 def test_a_task_has_as_many_puzzles_as_the_pace_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: float, fewest: int, most: int
 ) -> None:
-    monkeypatch.setattr(session_module, "measure_step", lambda trainer, now: pace)
-    session, _ = make_session(tmp_path, budget=900.0, augmentations=None)
-    session.prepare()
-    assert fewest <= session.augmentations <= most
-    rows = len(session.trainer.embedding.table)
-    assert rows == 3 * (session.augmentations + 1)
-    if session.augmentations > 15:
-        assert forecast(session.schedule).steps * 4 / rows >= 55
-    assert session.schedule.stepping.seconds == pace
+    monkeypatch.setattr(solver_module, "measure_step", lambda trainer, now: pace)
+    solver, _ = make_solver(tmp_path, budget=900.0, augmentations=None)
+    solver.prepare()
+    assert fewest <= solver.augmentations <= most
+    rows = len(solver.trainer.embedding.table)
+    assert rows == 3 * (solver.augmentations + 1)
+    if solver.augmentations > 15:
+        assert forecast(solver.schedule).steps * 4 / rows >= 55
+    assert solver.schedule.stepping.seconds == pace
 
 
 def test_the_plan_is_said_once_its_pace_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session, clock = make_session(tmp_path)
+    solver, clock = make_solver(tmp_path)
     slow(monkeypatch, clock, lambda number: 0.5, 0.01)
-    session.run()
+    solver.run()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan ")]
     assert [line.split()[1] for line in lines] == ["first", "adaptation:", "prediction:", "memory"]
-    assert session.planned is not None
-    assert session.planned.steps == pytest.approx(session.trainer.step, rel=0.1)
-    assert session.planned.seconds["adaptation"] == pytest.approx(session.plan.phases["adaptation"], rel=0.1)
-    assert session.planned.votes == pytest.approx(11, abs=3)
+    assert solver.planned is not None
+    assert solver.planned.steps == pytest.approx(solver.trainer.step, rel=0.1)
+    assert solver.planned.seconds["adaptation"] == pytest.approx(solver.clock.phases["adaptation"], rel=0.1)
+    assert solver.planned.votes == pytest.approx(11, abs=3)
 
 
 def test_a_state_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, _ = make_session(tmp_path, steps=3)
+    solver, _ = make_solver(tmp_path, steps=3)
     (tmp_path / "submission.state").write_text("in the way")
-    monkeypatch.setattr(session_module, "SAVE_EVERY", 0.0)
-    session.run()
-    assert session.trainer.step == 3
-    assert {trouble.split(":")[0] for trouble in session.file.troubles} == {"saving the state; the last one stays"}
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+    monkeypatch.setattr(solver_module, "SAVE_EVERY", 0.0)
+    solver.run()
+    assert solver.trainer.step == 3
+    assert {trouble.split(":")[0] for trouble in solver.file.troubles} == {"saving the state; the last one stays"}
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
 def test_a_state_that_cannot_be_gathered_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,10 +422,10 @@ def test_a_state_that_cannot_be_gathered_does_not_end_the_run(tmp_path: Path, mo
         raise MemoryError
 
     monkeypatch.setattr(Trainer, "state_dict", full)
-    session, _ = make_session(tmp_path, steps=3)
-    session.run()
-    assert session.file.troubles == ["saving the state: MemoryError: "]
-    assert [session.file.tally.total(output) for output in range(4)] == [11] * 4
+    solver, _ = make_solver(tmp_path, steps=3)
+    solver.run()
+    assert solver.file.troubles == ["saving the state: MemoryError: "]
+    assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
 
 
 def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,11 +439,10 @@ def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypat
         return real(pairs, *rest)
 
     monkeypatch.setattr(store_module, "distinct_augmentations", distinct)
-    session, _ = make_session(tmp_path, steps=1)
-    session.run()
-    assert session.file.troubles == [
-        "augmentation, trying each task alone: ZeroDivisionError: odd",
+    solver, _ = make_solver(tmp_path, steps=1)
+    solver.run()
+    assert solver.file.troubles == [
         "task b is left out: ZeroDivisionError: odd",
     ]
-    assert [session.file.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
-    assert_valid(session.file.path, TASKS)
+    assert [solver.file.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
+    assert_valid(solver.file.path, TASKS)

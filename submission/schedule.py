@@ -1,123 +1,12 @@
-"""The clock of a solving run, and what it does next: decided anew after every piece of work, from what was measured."""
+"""What a solving run does next: decided anew after every piece of work, from the clock and what was measured."""
 
-import argparse
 import math
-import re
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
-# A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
-LONGEST = 8760 * 3600.0
-
-
-def duration(text: str) -> float:
-    """Seconds of a duration such as 11h30m, 10m or 90s, for argparse."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a duration such as 11h30m, 10m or 90s")
-    seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected more than no time")
-    if seconds > LONGEST:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected at most {LONGEST / 3600:.0f}h")
-    return seconds
-
-
-@dataclass
-class TimePlan:
-    """The clock of a solving run, in seconds of `now`."""
-
-    budget: float = math.inf
-    started: float = field(default_factory=time.monotonic)
-    now: Callable[[], float] = time.monotonic
-    phases: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def reserve(self) -> float:
-        """Seconds kept for the last write, for a last batch that takes longer than those before, and for leaving."""
-        return min(0.1 * self.budget, 5 + 0.01 * self.budget, 120.0)
-
-    def part(self, parts: int) -> "TimePlan":
-        """The clock of the first of so many equal parts of the time that is left; the last part has all of it."""
-        left = self.left(self.deadline) / parts
-        return self if parts == 1 else TimePlan(left, self.now(), self.now, self.phases)
-
-    def go_on(self, spent: float) -> None:
-        """Count `spent` seconds of an earlier process as part of this run; the deadline stays."""
-        self.started, self.budget = self.started - spent, self.budget + spent
-
-    @property
-    def deadline(self) -> float:
-        """When the program must have ended."""
-        return self.started + self.budget
-
-    @property
-    def last_call(self) -> float:
-        """When a program that hangs is ended: late, but with time for its last words."""
-        return self.deadline - self.reserve / 3
-
-    @property
-    def prediction_end(self) -> float:
-        """When the last answer must be there."""
-        return self.deadline - self.reserve
-
-    def left(self, end: float) -> float:
-        """Seconds until `end`."""
-        return end - self.now()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the time within this context as time of phase `name`."""
-        began = self.now()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + self.now() - began
-
-
-@dataclass
-class Speed:
-    """Seconds that one unit of some work takes, as measured last on work that was warm.
-
-    The first work of a shape (a batch size, a canvas size) makes tables, fills caches and may compile; its time says
-    nothing about what follows, and counts only as long as nothing better is known.
-    """
-
-    seconds: float | None = None
-    cold: bool = True  # nothing warm was measured yet
-    _known: set[Hashable] = field(default_factory=set)
-    _warm: tuple[float, float] = (0.0, 0.0)  # amount and seconds, since `settle`
-    _cold: tuple[float, float] = (0.0, 0.0)
-
-    def add(self, shape: Hashable, amount: float, seconds: float) -> None:
-        """Note that `amount` of work of this shape took so long."""
-        if shape in self._known:
-            self._warm = (self._warm[0] + amount, self._warm[1] + seconds)
-        else:
-            self._known.add(shape)
-            self._cold = (self._cold[0] + amount, self._cold[1] + seconds)
-
-    def settle(self) -> None:
-        """Let what was added since the last call be the newest measurement."""
-        amount, seconds = self._warm
-        if amount > 0:
-            self.seconds, self.cold = seconds / amount, False
-        elif self.cold and self._cold[0] > 0:
-            self.seconds = self._cold[1] / self._cold[0]
-        self._warm = self._cold = (0.0, 0.0)
-
-    def copy(self) -> "Speed":
-        """The same, to be moved on its own."""
-        return replace(self, _known=set(self._known))
-
-    def cool(self) -> None:
-        """Every shape is cold again, as after compiling."""
-        self._known.clear()
+from submission.clock import RunClock, Speed
 
 
 class Kind(IntEnum):
@@ -129,6 +18,16 @@ class Kind(IntEnum):
     ADAPT = 3  # some optimiser steps
     VOTE = 4  # a pass of votes
     SAVE = 5  # keep the state on disk
+
+
+# How the phases of a run are called, in the order in which they begin.
+PHASES = {
+    Kind.EARLY_VOTE: "first votes",
+    Kind.COMPILE: "compiling",
+    Kind.ADAPT: "adaptation",
+    Kind.VOTE: "prediction",
+    Kind.SAVE: "saving",
+}
 
 
 class Unit(NamedTuple):
@@ -162,10 +61,12 @@ LARGEST_PASS = 32
 # Steps between two looks at clock and loss, once the first few are done.
 LOOK_EVERY = 10
 MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
-# What a saved schedule consists of, beside its times and speeds.
+# What a saved schedule consists of: numbers, and speeds.
 KEPT = (
-    "repeats", "step", "voted", "early_votes", "complete", "adapts", "first_pass", "batch_seconds", "_round_step",
+    "repeats", "step", "voted", "cast", "early_votes", "adapts", "batch_seconds",
+    "_round_began", "_round_step", "_adapting",
 )  # fmt: skip
+SPEEDS = ("answers", "stepping")
 
 
 @dataclass
@@ -181,7 +82,7 @@ class Schedule:
     votes are replaced, so only *when* things happen depends on the clock.
     """
 
-    clock: TimePlan
+    clock: RunClock
     puzzles: int  # of a task, that are to vote
     work: Callable[[int, int], float]  # tokens to be answered when the puzzles start..stop of every task vote
     step_work: float  # what an optimiser step is like, in tokens to be answered; a guess until a step is measured
@@ -194,21 +95,21 @@ class Schedule:
     repeats: float = 1.0  # tokens answered for each that `work` counts, because of answers that are repeated
     step: int = 0
     voted: int = 0  # puzzles of every task that have voted in this round
+    cast: int = 0  # puzzles of every task that have voted in all rounds
     early_votes: int = 0  # passes of them
-    complete: bool = False  # every output has an early vote
     adapts: bool = True  # nothing speaks against further steps
-    first_pass: bool = True  # none but early votes are cast
     over: bool = False  # the last pass ended early
     batch_seconds: float = 0.0  # of the last batch that was answered
     unsaved: bool = False  # something was done since the state was saved last
-    _saved: float = field(init=False)  # when the state was saved last
+    # In seconds since the run began: when the state was saved last, the round began, the adaptation began.
+    _saved: float = field(init=False)
     _round_began: float | None = None
-    _adapting: float | None = None  # since when
-    _round_step: int = 0
+    _adapting: float | None = None
+    _round_step: int = 0  # with which the round began
 
     def __post_init__(self) -> None:
         """Save for the first time after `save_every`."""
-        self._saved = self.clock.now()
+        self._saved = self.clock.spent
 
     # --- what next -----------------------------------------------------------------------------------------------
 
@@ -219,7 +120,7 @@ class Schedule:
             return Unit(Kind.END)
         if self.early_votes == 0:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * left, 0, 1)
-        if self.compiles and self.complete and COMPILE_SHARE * left >= COMPILE_LEAST:
+        if self.compiles and COMPILE_SHARE * left >= COMPILE_LEAST:
             return Unit(Kind.COMPILE, COMPILE_SHARE * left)
         if self._round_began is None:
             self._begin_round()
@@ -237,35 +138,34 @@ class Schedule:
 
     def _saves(self, before_votes: bool) -> bool:
         """Whether the state is to be saved now."""
-        due = before_votes or self.clock.now() - self._saved >= self.save_every
+        due = before_votes or self.clock.spent - self._saved >= self.save_every
         return due and self.unsaved and self.save_every < math.inf
 
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
         known = self.answers.seconds is not None
         cheap = known and self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
-        if self.first_pass and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
+        if not self.cast and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self.left, 0, 1)
         return None
 
     def _steps(self) -> Unit:
         """Steps up to the next look."""
         if self._adapting is None:
-            self._adapting = self.clock.now()
+            self._adapting = self.clock.spent
         count = 1 if self.step < 8 else LOOK_EVERY - self.step % LOOK_EVERY
         planned = self._planned_steps()
         trunk = self._share() >= self.embedding_share or self.step >= EMBEDDING_STEPS
         return Unit(Kind.ADAPT, self._left_to_adapt(), 0, 0, min(count, planned - self.step), planned, trunk)
 
     def _begin_round(self) -> None:
-        self._round_began, self._round_step = self.clock.now(), self.step
-        self.voted = 0
+        self._round_began, self._round_step, self.voted = self.clock.spent, self.step, 0
 
     def _another_round(self) -> bool:
         """Whether votes took so little time that adapting further and voting again is worth it."""
         adapted = self.step > self._round_step and self._goes_on()
-        left = self.left
-        enough = left > WORTHWHILE_SHARE * self.clock.budget and left > self._reserved(left) + self.step_seconds()
+        left, worthwhile = self.left, WORTHWHILE_SHARE * self.clock.budget
+        enough = left > max(worthwhile, self._reserved(left) + self.step_seconds())
         return adapted and enough and not self.over and self.voted == self.puzzles
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -292,7 +192,7 @@ class Schedule:
         """Seconds until votes have to begin."""
         left = self.left
         assert self._round_began is not None
-        return left - self._reserved(left + self.clock.now() - self._round_began)
+        return left - self._reserved(left + self.clock.spent - self._round_began)
 
     def _reserved(self, round_seconds: float) -> float:
         """Seconds kept for the votes of a round: for as many as fit into half of it, and for a first vote even on a
@@ -319,25 +219,25 @@ class Schedule:
         while size and SLACK * self.pass_seconds(self.voted, self.voted + size) > self.left:
             size //= 2
         # Where one vote of every output is too much, some outputs get theirs rather than none.
-        starts = self.first_pass and self.puzzles > 0 and SLACK * self.batch_seconds <= self.left
+        starts = not self.cast and self.puzzles > 0 and SLACK * self.batch_seconds <= self.left
         return 1 if size == 0 and starts else size
 
     def _share(self) -> float:
         """How much of the adaptation is done."""
         left = max(0.0, self._left_to_adapt())
-        if self.steps and self._fits(left):
+        if self._steps_fit(left):
             return self.step / self.steps
-        spent = 0.0 if self._adapting is None else self.clock.now() - self._adapting
+        spent = 0.0 if self._adapting is None else self.clock.spent - self._adapting
         return spent / max(spent + left, 1e-6)
 
-    def _fits(self, left: float) -> bool:
-        """Whether all steps that were asked for fit into `left` seconds."""
-        return (self.steps - self.step) * self.step_seconds() <= left
+    def _steps_fit(self, left: float) -> bool:
+        """Whether a number of steps was asked for, and all of them fit into `left` seconds."""
+        return self.steps > 0 and (self.steps - self.step) * self.step_seconds() <= left
 
     def _planned_steps(self) -> int:
         """Of the whole adaptation; a schedule of rates is stretched to them."""
         left = max(0.0, self._left_to_adapt())
-        if self.steps and self._fits(left):
+        if self._steps_fit(left):
             return self.steps
         planned = self.step + int(left / max(self.step_seconds(), 1e-6))
         # The clock ends the adaptation, not an estimate that is some steps old.
@@ -346,9 +246,9 @@ class Schedule:
     # --- what was done -------------------------------------------------------------------------------------------
 
     def early_voted(self, complete: bool) -> None:
-        """A vote that later ones replace is cast; for every output, or only for some."""
+        """A vote that later ones replace is cast; nothing is compiled where that took too long for every output."""
         self.early_votes, self.unsaved = self.early_votes + 1, True
-        self.complete = self.complete or complete
+        self.compiles &= complete
 
     def compiled(self) -> None:
         """Compiling is over, however it ended; what was warm is cold."""
@@ -366,37 +266,30 @@ class Schedule:
 
     def passed(self, stop: int, complete: bool) -> None:
         """The puzzles up to `stop` have voted, or the pass had to end early."""
-        self.voted, self.first_pass, self.over, self.unsaved = stop, False, not complete, True
+        self.cast += stop - self.voted if complete else 0
+        self.voted, self.over, self.unsaved = stop, not complete, True
 
     def saved(self) -> None:
         """The state is on disk, or could not be written."""
-        self._saved, self.unsaved = self.clock.now(), False
+        self._saved, self.unsaved = self.clock.spent, False
 
     # --- on disk -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on, as JSON values; times count from the beginning of the run."""
-        times = {name: getattr(self, name) for name in ("_round_began", "_adapting")}
-        return {
-            **{name: getattr(self, name) for name in KEPT},
-            **{name: None if time is None else time - self.clock.started for name, time in times.items()},
-            **{name: [speed.seconds, speed.cold] for name, speed in self._speeds().items()},
-        }
+        """What `restore` needs to go on, as JSON values."""
+        speeds = {name: (getattr(self, name).seconds, getattr(self, name).cold) for name in SPEEDS}
+        return {name: getattr(self, name) for name in KEPT} | speeds
 
     def restore(self, state: Mapping[str, Any], slower: float) -> None:
         """Go on from `state`, on a machine that is so many times slower than the one that it was written on."""
-        adapts = self.adapts
+        # A step may not fit into the memory of this machine, or none is wanted any more.
+        adapts = self.adapts and state["adapts"]
         for name in KEPT:
             setattr(self, name, state[name])
-        self.adapts &= adapts  # a step may not fit into the memory of this machine, or none is wanted any more
-        for name in ("_round_began", "_adapting"):
-            setattr(self, name, None if state[name] is None else state[name] + self.clock.started)
-        for name, speed in self._speeds().items():
-            seconds, speed.cold = state[name]
-            speed.seconds = None if seconds is None else seconds * slower
-
-    def _speeds(self) -> dict[str, Speed]:
-        return {"answers": self.answers, "stepping": self.stepping}
+        self.adapts, self._saved = adapts, self.clock.spent
+        for name in SPEEDS:
+            seconds, cold = state[name]
+            setattr(self, name, Speed(None if seconds is None else seconds * slower, cold))
 
 
 def passes(start: int, stop: int) -> Iterator[tuple[int, int]]:

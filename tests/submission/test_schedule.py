@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from submission.clock import RunClock, Speed, duration
 from submission.forecast import forecast
-from submission.plan import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Speed, TimePlan, Unit, duration, passes
+from submission.schedule import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Unit, passes
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.votes, self.early = [0] * self.outputs, [False] * self.outputs
-        self.plan = TimePlan(self.budget, self.clock(), self.clock)
+        self.plan = RunClock(self.budget, self.clock(), self.clock)
         step_work = self.step_time / self.answer_time * self.guess
         self.schedule = Schedule(
             self.plan, self.puzzles, lambda start, stop: float((stop - start) * self.outputs), step_work,
@@ -271,7 +272,7 @@ def test_an_asked_for_amount_of_work_is_done_in_the_same_order_at_every_speed() 
 
 def test_phases_add_up() -> None:
     clock = Clock()
-    plan = TimePlan(10, clock(), clock)
+    plan = RunClock(10, clock(), clock)
     for seconds in (2, 3):
         with plan.phase("a"):
             clock.time += seconds
@@ -319,11 +320,11 @@ def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Mac
     kept = machine.schedule.state()
     clock = replace(machine.plan)
     spent = clock.now() - clock.started
-    later = TimePlan(clock.budget - spent, clock.now(), clock.now)
+    later = RunClock(clock.budget - spent, clock.now(), clock.now)
     later.go_on(spent)
     again = replace(
         machine.schedule, clock=later, answers=Speed(), stepping=Speed(), step=0, voted=0, early_votes=0,
-        complete=False, adapts=True, first_pass=True, repeats=1.0, batch_seconds=0.0, over=False,
+        cast=0, adapts=True, repeats=1.0, batch_seconds=0.0, over=False,
     )  # fmt: skip
     again.restore(orjson.loads(orjson.dumps(kept)), slower=1.0)
     machine.schedule.over = False
@@ -368,7 +369,7 @@ def test_embeddings_move_alone_in_a_thousand_steps_at_most() -> None:
 
 def test_parts_share_the_time_that_is_left() -> None:
     clock = Clock()
-    plan = TimePlan(90, clock(), clock)
+    plan = RunClock(90, clock(), clock)
     clock.time += 30
     part = plan.part(2)
     assert (part.budget, part.left(part.deadline)) == (30, 30)
