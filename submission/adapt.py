@@ -64,14 +64,6 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     return trainer
 
 
-def measure_step(trainer: Trainer, now: Callable[[], float]) -> float:
-    """Seconds of a step's forward and backward passes once they are warm; moves nothing."""
-    trainer.rehearse(trainer.work)
-    began = now()
-    trainer.rehearse(trainer.work)
-    return now() - began
-
-
 @dataclass
 class Adaptation:
     """The optimiser steps of one solving run, from one look at clock and loss to the next."""
@@ -82,10 +74,8 @@ class Adaptation:
     halvings: int = 0  # of the learning rates
     _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
-    def go_on(
-        self, unit: Unit, now: Callable[[], float], stop: Callable[[], bool], figures: Callable[[], str]
-    ) -> tuple[int, float]:
-        """The steps of `unit`, fewer where the next would end too late; how many, and the seconds that they took.
+    def go_on(self, unit: Unit, over: Callable[[], bool], figures: Callable[[], str]) -> int:
+        """The steps of `unit`, fewer where all processes are told that it is `over`; how many.
 
         Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite
         and halving the learning rates.
@@ -96,15 +86,13 @@ class Adaptation:
             self.bar.begin()
         if not self._good:  # the export, should the first steps diverge
             self._good = [tensor.clone() for tensor in _moving(trainer)]
-        first, began = trainer.step, now()
+        first = trainer.step
         while trainer.step < first + unit.steps:
-            started = now()
             trainer.train_step()
-            ended = now()
             # Before anything is measured, how many are planned is a guess.
             self.bar.total = trainer.planned_steps if self.metrics else None
             self.bar.update(1, figures())
-            if trainer.agreed(stop() or ended + (ended - started) > began + unit.seconds):
+            if over():
                 break
         try:
             self.metrics = trainer.read_metrics()
@@ -116,7 +104,7 @@ class Adaptation:
             self.halve_rates()
             raise
         self._good = [tensor.clone() for tensor in _moving(trainer)]
-        return trainer.step - first, now() - began
+        return trainer.step - first
 
     def halve_rates(self, times: int = 1) -> None:
         """Train with half the learning rates from here on, or, where that is done several times, half of that again."""

@@ -92,25 +92,21 @@ class Speed:
     seconds: float | None = None
     cold: bool = True  # nothing warm was measured yet
     _known: set[Hashable] = field(default_factory=set)
-    _warm: tuple[float, float] = (0.0, 0.0)  # amount and seconds, since `settle`
-    _cold: tuple[float, float] = (0.0, 0.0)
+    _added: list[tuple[bool, float, float]] = field(default_factory=list)  # since `settle`: warm, amount, seconds
 
     def add(self, shape: Hashable, amount: float, seconds: float) -> None:
         """Note that `amount` of work of this shape took so long."""
-        if shape in self._known:
-            self._warm = (self._warm[0] + amount, self._warm[1] + seconds)
-        else:
-            self._known.add(shape)
-            self._cold = (self._cold[0] + amount, self._cold[1] + seconds)
+        self._added.append((shape in self._known, amount, seconds))
+        self._known.add(shape)
 
     def settle(self) -> None:
         """Let what was added since the last call be the newest measurement."""
-        amount, seconds = self._warm
-        if amount > 0:
-            self.seconds, self.cold = seconds / amount, False
-        elif self.cold and self._cold[0] > 0:
-            self.seconds = self._cold[1] / self._cold[0]
-        self._warm = self._cold = (0.0, 0.0)
+        warm = any(is_warm for is_warm, _, _ in self._added)
+        measured = [(amount, seconds) for is_warm, amount, seconds in self._added if is_warm == warm]
+        if measured and (warm or self.cold):
+            amount, seconds = map(sum, zip(*measured, strict=True))
+            self.seconds, self.cold = seconds / amount, not warm
+        self._added = []
 
     def cool(self) -> None:
         """Every shape is cold again, as after compiling."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from arc_trm.trainer import Trainer
 from data_prep.progress import duration_text
-from submission.schedule import PHASES, Kind, Schedule
+from submission.schedule import Kind, Schedule
 
 # Compiling is taken to last so many seconds, where it has them.
 COMPILING = 300.0
@@ -19,9 +19,9 @@ COPIES = 7
 
 @dataclass
 class Forecast:
-    """Seconds of each phase, optimiser steps in all, and votes of an output."""
+    """Seconds of each kind of work, optimiser steps in all, and votes of an output."""
 
-    seconds: dict[str, float]
+    seconds: dict[Kind, float]
     steps: int
     votes: int
 
@@ -32,7 +32,7 @@ def forecast(schedule: Schedule) -> Forecast:
     clock = replace(schedule.clock, now=lambda: time)
     answers, stepping = deepcopy(schedule.answers), deepcopy(schedule.stepping)
     plan = replace(schedule, clock=clock, answers=answers, stepping=stepping)
-    seconds = {name: schedule.clock.phases.get(name, 0.0) for name in PHASES.values()}
+    seconds = {kind: clock.phases.get(kind.value, 0.0) for kind in Kind}
     while (unit := plan.next()).kind != Kind.END:
         began = time
         if unit.kind == Kind.ADAPT:
@@ -54,7 +54,7 @@ def forecast(schedule: Schedule) -> Forecast:
             plan.compiled()
         else:
             plan.saved()
-        seconds[PHASES[unit.kind]] += time - began
+        seconds[unit.kind] += time - began
     return Forecast(seconds, plan.step, plan.cast)
 
 
@@ -68,9 +68,9 @@ def plan_lines(planned: Forecast, schedule: Schedule, trainer: Trainer, processe
             f"{round(planned.steps * batch / rows, 1):g} supervision steps for each of {rows} embedding rows"
         )
     lines = [
-        f"plan      {name}: {duration_text(planned.seconds[name])}{figures.get(kind, '')}"
-        for kind, name in PHASES.items()
-        if planned.seconds[name]
+        f"plan      {kind.value}: {duration_text(seconds)}{figures.get(kind, '')}"
+        for kind, seconds in planned.seconds.items()
+        if seconds
     ]
     share = batch // processes
     state, activations = memory(trainer, share)
@@ -93,8 +93,8 @@ def plan_beside_fact(planned: Forecast, schedule: Schedule) -> str:
     """What was planned and what came of it, in a line."""
     phases = schedule.clock.phases
     parts = [
-        f"{name} {duration_text(seconds)} / {duration_text(phases.get(name, 0.0))}"
-        for name, seconds in planned.seconds.items()
+        f"{kind.value} {duration_text(seconds)} / {duration_text(phases.get(kind.value, 0.0))}"
+        for kind, seconds in planned.seconds.items()
         if seconds
     ]
     parts += [f"steps {planned.steps} / {schedule.step}", f"votes an output {planned.votes} / {schedule.cast}"]

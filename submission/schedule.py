@@ -3,31 +3,21 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 from typing import Any, NamedTuple
 
 from submission.clock import RunClock, Speed
 
 
-class Kind(IntEnum):
-    """What a solving run can do next."""
+class Kind(Enum):
+    """What a solving run can do next, by the name of the phase in which it does that."""
 
-    END = 0
-    EARLY_VOTE = 1  # a vote for every output, before the weights are final: later votes replace it
-    COMPILE = 2
-    ADAPT = 3  # some optimiser steps
-    VOTE = 4  # a pass of votes
-    SAVE = 5  # keep the state on disk
-
-
-# How the phases of a run are called, in the order in which they begin.
-PHASES = {
-    Kind.EARLY_VOTE: "first votes",
-    Kind.COMPILE: "compiling",
-    Kind.ADAPT: "adaptation",
-    Kind.VOTE: "prediction",
-    Kind.SAVE: "saving",
-}
+    END = "end"
+    EARLY_VOTE = "first votes"  # a vote for every output, before the weights are final: later votes replace it
+    COMPILE = "compiling"
+    ADAPT = "adaptation"  # some optimiser steps
+    VOTE = "prediction"  # a pass of votes
+    SAVE = "saving"  # keep the state on disk
 
 
 class Unit(NamedTuple):
@@ -42,24 +32,19 @@ class Unit(NamedTuple):
     trunk: bool = False
 
 
-# A first vote of every output, before anything is adapted or compiled, may take this share of the time.
+# Shares of the time: a first vote of every output, before anything is adapted or compiled, may take this one;
 FIRST_SHARE = 0.25
-# Compiling may take this share of the time that is left when it begins, and is not tried where that is less than a
-# graph takes on an ordinary machine.
-COMPILE_SHARE = 0.15
-COMPILE_LEAST = 30.0
-# The vote half-way through the adaptation may take at most this share of the whole time.
+# compiling this one of what is left when it begins (it is not tried where that is less than a graph takes on an
+# ordinary machine);
+COMPILE_SHARE, COMPILE_LEAST = 0.15, 30.0
+# the vote half-way through the adaptation this one;
 HALF_WAY_SHARE = 0.02
-# Another round of adaptation and votes is worth the trouble when at least this share of the whole time is left for it.
+# and another round of adaptation and votes is worth the trouble when this one is left for it.
 WORTHWHILE_SHARE = 0.05
-# Embeddings move alone in the first steps, at most so many of them.
-EMBEDDING_STEPS = 1000
-# Estimates are multiplied by this.
-SLACK = 1.1
-# Puzzles of a task in the largest pass: the file is written anew at least this often.
-LARGEST_PASS = 32
-# Steps between two looks at clock and loss, once the first few are done.
-LOOK_EVERY = 10
+EMBEDDING_STEPS = 1000  # at most, at first, in which embeddings move alone
+SLACK = 1.1  # estimates are multiplied by this
+LARGEST_PASS = 32  # puzzles of a task in a pass, at most: the file is written anew at least this often
+LOOK_EVERY = 10  # steps between two looks at clock and loss, once the first few are done
 MOST_STEPS = 10_000_000  # float32 carries them exactly from process to process
 # What a saved schedule consists of: numbers, and speeds.
 KEPT = (
@@ -125,7 +110,8 @@ class Schedule:
         if self._round_began is None:
             self._begin_round()
         adapts = self.voted == 0 and self._goes_on() and self._left_to_adapt() >= self.step_seconds()
-        if self._saves(before_votes=self.voted == 0 and not adapts):
+        due = self.clock.spent - self._saved >= self.save_every or (self.voted == 0 and not adapts)
+        if due and self.unsaved:
             return Unit(Kind.SAVE)
         if adapts:
             return self._half_way() or self._steps()
@@ -135,11 +121,6 @@ class Schedule:
             self._begin_round()
             return self.next()
         return Unit(Kind.END)
-
-    def _saves(self, before_votes: bool) -> bool:
-        """Whether the state is to be saved now."""
-        due = before_votes or self.clock.spent - self._saved >= self.save_every
-        return due and self.unsaved and self.save_every < math.inf
 
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
 from arc_trm.checkpoint import Export, read_export
-from arc_trm.config import RunConfig
 from arc_trm.device import agreed_values, make_accelerator
 from arc_trm.run import MetricLog, stop_on_signal
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
@@ -17,7 +15,7 @@ from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import BATCH_SIZES, measure_step, run_config
+from submission.adapt import BATCH_SIZES, run_config
 from submission.clock import RunClock
 from submission.forecast import forecast, plan_beside_fact, plan_lines
 from submission.hardware import chosen_precision, describe_tasks, leave_broken_gpu, table
@@ -55,8 +53,10 @@ def solve(
                 forget_state(file)
         file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=settings.precision)
         first, steps, step = (0, 0, 0) if saved is None else (saved.facts[name] for name in PLACE)
-        config = run_config(settings, exports[0], accelerator.device, accelerator.num_processes)
-        log, stopped = open_log(file, config, accelerator, steps + step), False
+        log, stopped = None, False
+        with file.tolerated("figures of the run"):
+            config = run_config(settings, exports[0], accelerator.device, accelerator.num_processes)
+            log = MetricLog(accelerator, file.path.parent, config, steps + step, f"{file.path.stem}.")
         for number in range(first, len(exports)):
             part = clock.part(len(exports) - number)
             place = number, saved, log, steps
@@ -76,13 +76,6 @@ def solve(
         if not stopped:
             forget_state(file)
         accelerator.end_training()
-
-
-def open_log(file: SubmissionFile, config: RunConfig, accelerator: Accelerator, step: int) -> MetricLog | None:
-    """Where figures of a run that stands at `step` are reported; None, and a trouble, where that is impossible."""
-    with file.tolerated("figures of the run"):
-        return MetricLog(accelerator, file.path.parent, config, step, f"{file.path.stem}.")
-    return None
 
 
 def read_exports(checkpoints: Sequence[Path]) -> list[Export]:
@@ -130,7 +123,7 @@ def show_plan(
     solver = Solver(exports[0], settings, clock.part(len(checkpoints)), file, accelerator)
     with torch.compiler.set_stance("force_eager"):  # compiling is planned, not done
         solver.build(MOST_AUGMENTATIONS if settings.augmentations is None else settings.augmentations)
-        solver.fit_puzzles(solver.trainer.batch_size / rate if rate else measure_step(solver.trainer, clock.now))
+        solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
     processes = gpus or accelerator.num_processes
     lines += plan_lines(forecast(solver.schedule), solver.schedule, solver.trainer, processes)
@@ -142,22 +135,18 @@ def provenance(tasks: Sequence[Task], exports: Sequence[Export], forget: bool) -
     """What has to be known about the checkpoints: of which tasks one has seen test outputs, and which one knows.
 
     Those that it knows have an embedding row in it, from training on their demonstrations (the paper's protocol).
+    Tasks beyond the canvas have grids for which the checkpoints were trained on too small ones.
     """
     knowing = [export for export in exports if export.model.embedding_rows == "task" and not forget]
     rows = {name for export in knowing for name in export.puzzle_names or ()}
     seen = {name for export in exports for name in trained_on(tasks, export.training_tasks).tests}
+    # Checkpoints of an older version do not say on which canvas they were trained; it may have been the full one.
+    largest = max(int(export.facts.get("canvas") or CANVAS_SIDE) for export in exports)
     return {
         "checkpoint": " + ".join(export.facts["sha256"] for export in exports),
         "leak": any(export.facts.get("leak") for export in exports),
         "training_known": all(export.training_known for export in exports),
         "trained_on": [task.task_id for task in tasks if task.name in seen],
-        "beyond_canvas": beyond_canvas(tasks, exports),
+        "beyond_canvas": [task.task_id for task in tasks if choose_side(task) > largest],
         "known": [task.task_id for task in tasks if pairs_digest(task.demonstrations) in rows],
     }
-
-
-def beyond_canvas(tasks: Sequence[Task], exports: Sequence[Export]) -> list[str]:
-    """The ids of tasks whose grids need a larger canvas than any that the checkpoints were trained on."""
-    # Unknown of checkpoints of an older version, which may have been trained on any.
-    largest = max(int(export.facts.get("canvas") or CANVAS_SIDE) for export in exports)
-    return [task.task_id for task in tasks if choose_side(task) > largest]

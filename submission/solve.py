@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
             if file.written is not None and not file.votes + file.least_votes:
                 print(f"note: {file.path} is complete and valid, but holds fallbacks alone", file=sys.stderr)
             raise
-        if file.written is not None and are_own(arguments.challenges):
+        given = arguments.challenges
+        # A user's own few, not a competition's.
+        if file.written is not None and given is not None and (given.is_dir() or len(tasks) == 1):
             print(show_attempts(file.tasks[:MOST_SHOWN], file.written.submission, file.tally.ranked()) + "\n")
         report(file, clock)
     return int(file.facts.get("status", 0))
@@ -246,11 +248,6 @@ def report(file: SubmissionFile, clock: RunClock) -> None:
     lines += [] if scores is None else scores.lines()
     did = "wrote" if file.votes >= file.least_votes else "kept"
     print("\n".join([*lines, f"{did} {file.path}: {file.written.summary}"]), flush=True)
-
-
-def are_own(challenges: Path | None) -> bool:
-    """Whether the tasks are a few of the user's own, whose attempts are printed, not a competition's."""
-    return challenges is not None and (challenges.is_dir() or len(read_tasks(challenges)) == 1)
 
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export
-from arc_trm.device import agreed_values, compile_failure, compile_within
-from arc_trm.predict import Predictor, Voter
+from arc_trm.device import agreed_values, best_seconds, compile_failure, compile_within
+from arc_trm.predict import Predictor, Voter, outputs_of_store
 from arc_trm.run import MetricLog
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
-from arc_trm.vote import AskedOutput, Votes
+from arc_trm.vote import Votes
 from data_prep.canvas import CANVAS_SIDE
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
-from submission.adapt import MOST_HALVINGS, Adaptation, TaskFigures, make_trainer, measure_step, step_work
+from submission.adapt import MOST_HALVINGS, Adaptation, TaskFigures, make_trainer, step_work
 from submission.clock import RunClock
 from submission.forecast import Forecast, forecast, plan_lines
 from submission.resume import Saved, write_state
-from submission.schedule import LARGEST_PASS, PHASES, Kind, Schedule, Unit
+from submission.schedule import LARGEST_PASS, Kind, Schedule, Unit
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
 from submission.submission_file import SubmissionFile
 
@@ -81,19 +81,20 @@ class Solver:
             with self.adaptation.bar:
                 while (unit := self.decide()).kind != Kind.END:
                     self.say_plan()
-                    with self.clock.phase(PHASES[unit.kind]):
+                    with self.clock.phase(unit.kind.value):
                         work[unit.kind](unit)
                 if self.trainer.agreed(self.stop()) and self.schedule.unsaved:
-                    with self.clock.phase(PHASES[Kind.SAVE]):
+                    with self.clock.phase(Kind.SAVE.value):
                         self.save(unit)
 
     def decide(self) -> Unit:
         """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
         if self.trainer.agreed(self.stop()):
             return Unit(Kind.END)
-        values = agreed_values([float(value) for value in self.schedule.next()], self.accelerator)
-        kind, start, stop, steps, planned_steps, trunk = (int(value) for value in (values[0], *values[2:]))
-        return Unit(Kind(kind), values[1], start, stop, steps, planned_steps, bool(trunk))
+        kinds, unit = list(Kind), self.schedule.next()
+        number, seconds, *counts = agreed_values([kinds.index(unit.kind), *unit[1:]], self.accelerator)
+        start, stop, steps, planned_steps, trunk = map(int, counts)
+        return Unit(kinds[int(number)], seconds, start, stop, steps, planned_steps, bool(trunk))
 
     def going_on(self, what: str) -> AbstractContextManager[None]:
         """Go on after a failure within this context; not among several processes, where the others would wait for
@@ -112,8 +113,12 @@ class Solver:
             return
         self.build(MOST_AUGMENTATIONS if asked is None else asked)
         if asked is None and self.schedule.adapts:
-            [pace] = agreed_values([measure_step(self.trainer, self.clock.now)], self.accelerator)
+            [pace] = agreed_values([self.measured_pace()], self.accelerator)
             self.fit_puzzles(pace)
+
+    def measured_pace(self) -> float:
+        """Seconds of the forward and backward passes of a step; moves nothing."""
+        return best_seconds(lambda: self.trainer.rehearse(self.trainer.work), 1, self.clock.now)
 
     def fit_puzzles(self, pace: float) -> None:
         """Note what a step takes, in seconds; fewer puzzles where that leaves an embedding row too few steps, unless
@@ -137,7 +142,8 @@ class Solver:
     def build(self, augmentations: int) -> None:
         """Make puzzles of the tasks, the trainer that stands at the export, the rows to be answered, the schedule."""
         settings, accelerator, self.augmentations = self.settings, self.accelerator, augmentations
-        self.store = self.make_store()
+        entries = [TaskEntry.demonstrations_only(task) for task in self.file.tasks]
+        self.store = build_store(entries, augmentations, settings.seed)
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         quiet = not accelerator.is_main_process
         self.adaptation = Adaptation(self.trainer, Progress("adapting", quiet=quiet, now=self.clock.now))
@@ -145,7 +151,7 @@ class Solver:
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
         batch = settings.predict_batch or each * accelerator.num_processes
-        asked = asked_outputs(self.store, self.file.tally.outputs)
+        _, asked = outputs_of_store(self.store)
         repeats, task_rows = settings.canvas != "strict", self.export.model.embedding_rows == "task"
         self.voter = Voter(self.store, asked, batch, accelerator, windows, repeats, task_rows)
         if task_rows:
@@ -178,17 +184,6 @@ class Solver:
                 self.file.trouble(f"no adaptation: {error}")
                 return False
         return True
-
-    def make_store(self) -> ArcStore:
-        """The puzzles of all tasks, but of those that cannot be augmented."""
-        augmentations, seed = self.augmentations, self.settings.seed
-        entries = []
-        for task in self.file.tasks:
-            with self.file.tolerated(f"task {task.task_id} is left out"):
-                entry = TaskEntry.demonstrations_only(task)
-                build_store([entry], augmentations, seed)
-                entries.append(entry)
-        return build_store(entries, augmentations, seed)
 
     def rows_of(self, start: int, stop: int) -> Rows:
         """The rows that ask the puzzles start..stop of every task."""
@@ -260,9 +255,10 @@ class Solver:
         adaptation, adapts = self.adaptation, False
         with self.going_on("adaptation"):
             try:
-                words = self.adaptation_words()
-                done = adaptation.go_on(unit, self.clock.now, self.stop, lambda: f"{words}, {self.time_left()}")
-                self.schedule.stepped(*done)
+                words, began = self.adaptation_words(), self.clock.now()
+                over = self.stopwatch(began + unit.seconds)
+                count = adaptation.go_on(unit, over, lambda: f"{words}, {self.time_left()}")
+                self.schedule.stepped(count, self.clock.now() - began)
                 steps_per_second = adaptation.metrics["examples_per_second"] / self.trainer.batch_size
                 self.record({**adaptation.metrics, "steps_per_second": steps_per_second})
                 adapts = True
@@ -288,7 +284,7 @@ class Solver:
 
     def time_left(self) -> str:
         """Words for how much of the budget is left."""
-        return f"{duration_text(max(0.0, self.clock.left(self.clock.prediction_end)))} to the deadline"
+        return f"{duration_text(max(0.0, self.schedule.left))} to the deadline"
 
     # --- prediction ----------------------------------------------------------------------------------------------
 
@@ -329,7 +325,7 @@ class Solver:
             schedule.answers.add((side, size), size * side**2, schedule.batch_seconds)
 
         early = unit.kind == Kind.EARLY_VOTE
-        what = PHASES[unit.kind] if early else f"votes up to {unit.stop} of {schedule.puzzles}"
+        what = unit.kind.value if early else f"votes up to {unit.stop} of {schedule.puzzles}"
         quiet = not self.accelerator.is_main_process
         with Progress(what, len(rows), unit="answers", quiet=quiet, now=self.clock.now) as bar:
 
@@ -345,24 +341,16 @@ class Solver:
         return complete
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
-        """What says, after every batch and to all processes alike, whether the next one would end too late."""
+        """What says, after every step or batch and to all processes alike, whether the next one would end too late."""
         last = self.clock.now()
 
         def over() -> bool:
             nonlocal last
-            batch, last = self.clock.now() - last, self.clock.now()
-            return self.trainer.agreed(self.stop() or self.clock.left(end) < batch)
+            took, last = self.clock.now() - last, self.clock.now()
+            return self.trainer.agreed(self.stop() or self.clock.left(end) < took)
 
         return over
 
 
 def _answered(predictor: Predictor, batch: Batch) -> None:
     predictor.answer(batch).halting.cpu()  # waits for the device
-
-
-def asked_outputs(store: ArcStore, outputs: tuple[AskedOutput, ...]) -> NDArray[np.int32]:
-    """int32[P]: which of `outputs` every pair of the store asks for, -1 none."""
-    number = {output: i for i, output in enumerate(outputs)}
-    names = [store.groups[group].task_id for group in store.pair_groups]
-    asked = [number.get(AskedOutput(*pair), -1) for pair in zip(names, store.pair_tests.tolist(), strict=True)]
-    return np.array(asked, np.int32)

@@ -17,7 +17,6 @@ from arc_trm.device import make_accelerator
 from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from data_prep import progress
-from data_prep import store as store_module
 from submission import solver as solver_module
 from submission.attempts import read_submission
 from submission.clock import RunClock
@@ -382,7 +381,7 @@ def test_where_no_step_fits_into_memory_there_are_votes_without_adaptation(
 def test_a_task_has_as_many_puzzles_as_the_pace_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: float, fewest: int, most: int
 ) -> None:
-    monkeypatch.setattr(solver_module, "measure_step", lambda trainer, now: pace)
+    monkeypatch.setattr(Solver, "measured_pace", lambda solver: pace)
     solver, _ = make_solver(tmp_path, budget=900.0, augmentations=None)
     solver.prepare()
     assert fewest <= solver.augmentations <= most
@@ -403,7 +402,7 @@ def test_the_plan_is_said_once_its_pace_is_known(
     assert [line.split()[1] for line in lines] == ["first", "adaptation:", "prediction:", "memory"]
     assert solver.planned is not None
     assert solver.planned.steps == pytest.approx(solver.trainer.step, rel=0.1)
-    assert solver.planned.seconds["adaptation"] == pytest.approx(solver.clock.phases["adaptation"], rel=0.1)
+    assert solver.planned.seconds[Kind.ADAPT] == pytest.approx(solver.clock.phases["adaptation"], rel=0.1)
     assert solver.planned.votes == pytest.approx(11, abs=3)
 
 
@@ -426,23 +425,3 @@ def test_a_state_that_cannot_be_gathered_does_not_end_the_run(tmp_path: Path, mo
     solver.run()
     assert solver.file.troubles == ["saving the state: MemoryError: "]
     assert [solver.file.tally.total(output) for output in range(4)] == [11] * 4
-
-
-def test_one_task_that_cannot_be_augmented_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copying(monkeypatch)
-    real = store_module.distinct_augmentations
-    odd = TASKS[1].demonstrations[0]
-
-    def distinct(pairs: Any, *rest: Any) -> Any:
-        if pairs[0] is odd or pairs[0].input is odd.input:
-            raise ZeroDivisionError("odd")
-        return real(pairs, *rest)
-
-    monkeypatch.setattr(store_module, "distinct_augmentations", distinct)
-    solver, _ = make_solver(tmp_path, steps=1)
-    solver.run()
-    assert solver.file.troubles == [
-        "task b is left out: ZeroDivisionError: odd",
-    ]
-    assert [solver.file.tally.total(output) for output in range(4)] == [11, 0, 0, 11]
-    assert_valid(solver.file.path, TASKS)
