@@ -40,7 +40,9 @@ def find_challenges(root: Path) -> Path:
     """
     name = "arc-agi_test_challenges.json"
     found = list(_files(root, name))
-    found = [path for path in found if _is_competitions(path.relative_to(root))] or found
+    # The competition's files are below competitions/, or, in 2025, arc-prize-...
+    own = [path for path in found if path.relative_to(root).parts[0].startswith(("competitions", "arc-prize"))]
+    found = own or found
     if len(found) != 1:
         places = ", ".join(map(str, found[:3])) or "none"
         raise InputError(f"--challenges is not given, and {root} should hold one {name}: found {places}")
@@ -60,11 +62,6 @@ def find_exports(root: Path) -> list[Path]:
     if not found:
         raise InputError(f"--checkpoint is not given, and {root} should hold one export or more: found none")
     return list(found.values())
-
-
-def _is_competitions(path: Path) -> bool:
-    """Whether a file below /kaggle/input belongs to a competition: in competitions/, or, in 2025, in arc-prize-..."""
-    return path.parts[0] == "competitions" or path.parts[0].startswith("arc-prize")
 
 
 def _files(root: Path, pattern: str) -> Iterator[Path]:

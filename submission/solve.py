@@ -42,14 +42,13 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
     clock = RunClock()
     arguments = read_arguments(argv)
-    refuse_idle_options(arguments)
+    refuse_clashes(arguments)
     if arguments.folds and not arguments.fold and not is_rerun():
         from submission.folds import rehearse_folds  # starts this program again
 
         return rehearse_folds(arguments, sys.argv[1:] if argv is None else argv)
     clock.budget = arguments.time_budget
     settings = Settings.read(arguments)
-    refuse_clashes(arguments.out, arguments.candidates, arguments.challenges)
     with clock.phase("set-up"):
         checkpoints = arguments.checkpoint or find_exports(arguments.input)
         tasks, mode = choose_tasks(arguments, checkpoints)
@@ -117,8 +116,8 @@ def solve_tasks(
     return Solved(file.written.submission, file.tally.ranked(), file.summary())
 
 
-def refuse_idle_options(arguments: argparse.Namespace) -> None:
-    """Raise InputError for an option that would do nothing without another one, or beside it."""
+def refuse_clashes(arguments: argparse.Namespace) -> None:
+    """Raise InputError for an option that would do nothing without another or beside it, or write over a file."""
     for name, needed in (
         ("rate", "plan"),
         ("gpus", "rate"),  # the speed of other GPUs than this machine's cannot be measured
@@ -130,14 +129,11 @@ def refuse_idle_options(arguments: argparse.Namespace) -> None:
             raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected that too")
     if arguments.plan and arguments.resume:
         raise InputError("--plan: is for a run from its beginning, expected no --resume")
-
-
-def refuse_clashes(out: Path, candidates: Path | None, challenges: Path | None) -> None:
-    """Raise InputError where the two files to write are one, or where one of them is the challenges file."""
+    out, candidates = arguments.out, arguments.candidates
     if candidates is not None and candidates.resolve() == out.resolve():
         raise InputError(f"--candidates {candidates}: is the file of --out too, expected another one")
     for path in filter(None, (out, candidates)):
-        refuse_input(path, [challenges])
+        refuse_input(path, [arguments.challenges])
 
 
 def keep_older(out: Path) -> None:
