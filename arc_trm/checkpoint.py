@@ -35,7 +35,7 @@ from data_prep.files import (
     refuse_other_files,
     set_aside,
     sha256_hex,
-    standing_folder,
+    standing_json,
 )
 from data_prep.grid import COLOURS
 from data_prep.store import ArcStore
@@ -136,19 +136,9 @@ def write_export(folder: Path, export: Export) -> None:
     write_folder(folder, EXPORT, tensors, facts)
 
 
-def standing_export(path: Path) -> Path | None:
-    """The JSON file of an export: `path` itself, or in the folder `path` or its folder export (or where a kill left
-    these set aside).
-    """
-    if path.is_file():
-        return path
-    folder = standing_folder(path, "export.json") or standing_folder(path / "export", "export.json")
-    return None if folder is None else folder / "export.json"
-
-
 def read_export(path: Path) -> Export:
     """The export at `path`, which is an export folder, a run folder that holds one, or an export's JSON file."""
-    where = standing_export(path)
+    where = standing_json(path, EXPORT)
     if where is None:
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"

@@ -183,12 +183,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def set_aside(folder: Path) -> Path:
     """Where an older folder stands while `new_folder` puts a new one into its place."""
-    return folder.with_name(f".{folder.name}.old")
+    return folder.parent / f".{folder.name}.old"
 
 
-def standing_folder(folder: Path, name: str) -> Path | None:
-    """`folder`, or where it was set aside, whichever holds the file `name`; None where neither does."""
-    return next((place for place in (folder, set_aside(folder)) if (place / name).is_file()), None)
+def standing_json(path: Path, name: str) -> Path | None:
+    """The file `name`.json: `path` itself, or in the folder `path` or its folder `name` (or where a kill left these
+    set aside); None where there is none.
+    """
+    folders = (path, set_aside(path), path / name, set_aside(path / name))
+    files = (path, *(folder / f"{name}.json" for folder in folders))
+    return next((file for file in files if file.is_file()), None)
 
 
 def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:

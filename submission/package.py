@@ -27,6 +27,7 @@ from data_prep.files import (
     read_json,
     run_program,
     save_arrays,
+    standing_json,
     verify_digests,
 )
 
@@ -77,14 +78,13 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
     The exports are export.json, export2.json, … in it. `options` are words for submission.solve, which
     `submission.launch` adds to its own.
     """
-    # Here, because they take torch, which reading a bundle does not need.
-    from arc_trm.checkpoint import standing_export
+    # Here, because it takes torch, which reading a bundle does not need.
     from submission.session import read_exports
 
     described: list[dict[str, Any]] = []
     files: dict[str, bytes] = {}
     for number, (checkpoint, export) in enumerate(zip(checkpoints, read_exports(checkpoints), strict=True), start=1):
-        source, stem = standing_export(checkpoint), f"export{number if number > 1 else ''}"
+        source, stem = standing_json(checkpoint, "export"), f"export{number if number > 1 else ''}"
         assert source is not None
         files |= {f"{stem}{kind}": source.with_suffix(kind).read_bytes() for kind in (".json", ".safetensors")}
         corpora = [f"{corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]

@@ -23,7 +23,7 @@ from typing import Any
 
 from arc_trm.vote import Ranked
 from data_prep import files
-from data_prep.files import InputError, command_line, refuse_input, run_program, standing_folder, write_atomic
+from data_prep.files import InputError, command_line, refuse_input, run_program, standing_json, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission, read_submission
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
             show_plan(file, checkpoints, settings, clock, arguments.rate, arguments.gpus)
             return 0
         # Where there is no such checkpoint, fallbacks must not replace an older submission.
-        replaces = all(map(holds_export, checkpoints)) or not arguments.out.exists()
+        replaces = all(standing_json(checkpoint, "export") for checkpoint in checkpoints) or not arguments.out.exists()
         if replaces and not (arguments.resume and file.goes_on()):
             keep_older(arguments.out)
             file.open()
@@ -152,13 +152,6 @@ def keep_older(out: Path) -> None:
 def is_first_process() -> bool:
     """Whether this is the process that writes; known before torch is."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def holds_export(checkpoint: Path) -> bool:
-    """Whether there seems to be an export at `checkpoint`, or in the run folder that it is (known before torch is)."""
-    return checkpoint.is_file() or any(
-        standing_folder(place, "export.json") for place in (checkpoint, checkpoint / "export")
-    )
 
 
 def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> tuple[Sequence[Task], str]:

@@ -12,11 +12,10 @@ import pytest
 
 from arc_trm import __version__
 from arc_trm.checkpoint import read_export, write_export
-from data_prep.files import InputError, set_aside
+from data_prep.files import InputError, set_aside, standing_json
 from submission import package
 from submission.inputs import find_exports
 from submission.package import NOTEBOOK, PACKAGES, Bundle, build_wheel, read_bundle
-from submission.solve import holds_export
 from tests.conftest import REPOSITORY
 from tests.submission.tiny import MODEL, make_export, tiny_tasks
 
@@ -57,7 +56,7 @@ def test_several_checkpoints_are_packed_found_and_read(bundle: Bundle, tmp_path:
     digests = [read_export(path).facts["sha256"] for path in (bundle.folder, other)]
     assert [read_export(path).facts["sha256"] for path in found] == digests
     assert [checkpoint["sha256"] for checkpoint in read_bundle(tmp_path / "b").manifest["checkpoints"]] == digests
-    assert all(map(holds_export, found))
+    assert all(standing_json(path, "export") for path in found)
     with pytest.raises(InputError, match="has the weights of"):
         package.main([*words, str(bundle.folder)])
     found[1].with_suffix(".safetensors").write_bytes(b"x")

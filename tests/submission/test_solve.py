@@ -17,7 +17,7 @@ from arc_trm.predict import Predictor
 from arc_trm.run import MetricLog
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
-from data_prep.files import InputError, read_json, set_aside
+from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
 from submission.attempts import draft_submission, read_submission
 from submission.schedule import Unit
@@ -328,13 +328,16 @@ def test_a_profile_changes_what_is_not_said() -> None:
     assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, 10, False, 300)
 
 
-def test_an_export_that_a_kill_set_aside_is_a_checkpoint(files: dict[str, str]) -> None:
+def test_an_export_that_a_kill_set_aside_is_a_checkpoint(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, checkpoint = Path(files["out"]), Path(files["checkpoint"])
     run(words(files))
     older = out.read_bytes()
     checkpoint.rename(set_aside(checkpoint))
-    for given in (checkpoint, checkpoint.parent):
-        assert solve.holds_export(given)
+    monkeypatch.chdir(checkpoint.parent)
+    for given in (checkpoint, checkpoint.parent, Path()):
+        assert standing_json(given, "export")
     assert run(words(files, "--seed", "3")) == 0
     assert out.with_name("submission.previous.json").read_bytes() == older
 
