@@ -4,9 +4,8 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -60,24 +59,8 @@ class Draft:
         return f"{len(self.submission)} tasks, {self.outputs} outputs, {self.fallback_attempts} fallback attempts"
 
 
-def choose_attempts(candidates: Iterable[Grid], fallbacks: Iterable[Grid]) -> tuple[Attempts, int]:
-    """(attempts, how many of them are candidates): the first two distinct grids of candidates, then fallbacks.
-
-    Fallbacks are drawn only as far as they are needed; ValueError when there are too few distinct grids.
-    """
-    chosen: list[Grid] = []
-    predicted = 0
-    for grid, is_candidate in chain(((grid, True) for grid in candidates), ((grid, False) for grid in fallbacks)):
-        if not any(np.array_equal(grid, other) for other in chosen):
-            chosen.append(grid)
-            predicted += is_candidate
-        if len(chosen) == 2:
-            return Attempts(*chosen), predicted
-    raise ValueError(f"{len(chosen)} distinct grids among candidates and fallbacks, expected at least 2")
-
-
 def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
-    """Attempts at every output of every task, in order, with fallbacks where the tally has too few candidates.
+    """Two different attempts at every output of every task, in order; fallbacks where the tally has too few candidates.
 
     The tally must be one over `outputs_of(tasks)`, else ValueError.
     """
@@ -86,13 +69,20 @@ def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
     by_id = {task.task_id: task for task in tasks}
     if len(by_id) != len(tasks):
         raise ValueError(f"{len(tasks)} tasks with {len(by_id)} different ids, expected unique ids in a submission")
-    chosen: dict[str, list[tuple[Attempts, int]]] = {task_id: [] for task_id in by_id}
+    submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
+    predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
     for number, (task_id, test) in enumerate(tally.outputs):
-        leading = [candidate.grid for candidate in tally.candidates(number, limit=2)]
-        chosen[task_id].append(choose_attempts(leading, fallback_grids(by_id[task_id], test)))
+        chosen = [candidate.grid for candidate in tally.candidates(number, limit=2)]
+        predicted[task_id].append(len(chosen))
+        fallbacks = fallback_grids(by_id[task_id], test)  # drawn only as far as they are needed
+        while len(chosen) < 2:
+            grid = next(fallbacks)
+            if not any(np.array_equal(grid, other) for other in chosen):
+                chosen.append(grid)
+        submission[task_id].append(Attempts(*chosen))
     return Draft(
-        {task_id: tuple(attempts for attempts, _ in outputs) for task_id, outputs in chosen.items()},
-        {task_id: tuple(predicted for _, predicted in outputs) for task_id, outputs in chosen.items()},
+        {task_id: tuple(outputs) for task_id, outputs in submission.items()},
+        {task_id: tuple(counts) for task_id, counts in predicted.items()},
     )
 
 

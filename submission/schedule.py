@@ -32,15 +32,11 @@ class Unit(NamedTuple):
     trunk: bool = False
 
 
-# Shares of the time: a first vote of every output, before anything is adapted or compiled, may take this one;
-FIRST_SHARE = 0.25
-# compiling this one of what is left when it begins (it is not tried where that is less than a graph takes on an
-# ordinary machine);
-COMPILE_SHARE, COMPILE_LEAST = 0.15, 30.0
-# the vote half-way through the adaptation this one;
-HALF_WAY_SHARE = 0.02
-# and another round of adaptation and votes is worth the trouble when this one is left for it.
-WORTHWHILE_SHARE = 0.05
+FIRST_SHARE = 0.25  # of the time, that a first vote of every output may take before anything is adapted or compiled
+COMPILE_SHARE = 0.15  # of the time that is left, that compiling may take
+COMPILE_LEAST = 30.0  # seconds, that a graph takes on an ordinary machine: with less nothing is compiled
+HALF_WAY_SHARE = 0.02  # of the whole time, that the vote half-way through the adaptation may take
+WORTHWHILE_SHARE = 0.05  # of the whole time, that must be left for another round of adaptation and votes
 EMBEDDING_STEPS = 1000  # at most, at first, in which embeddings move alone
 SLACK = 1.1  # estimates are multiplied by this
 LARGEST_PASS = 32  # puzzles of a task in a pass, at most: the file is written anew at least this often
@@ -124,8 +120,7 @@ class Schedule:
 
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
-        known = self.answers.seconds is not None
-        cheap = known and self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
+        cheap = 0 < self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
         if not self.cast and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self.left, 0, 1)
         return None

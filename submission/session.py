@@ -135,7 +135,7 @@ def provenance(tasks: Sequence[Task], exports: Sequence[Export], forget: bool) -
     """What has to be known about the checkpoints: of which tasks one has seen test outputs, and which one knows.
 
     Those that it knows have an embedding row in it, from training on their demonstrations (the paper's protocol).
-    Tasks beyond the canvas have grids for which the checkpoints were trained on too small ones.
+    Tasks beyond the canvas have larger grids than any canvas that the checkpoints were trained on.
     """
     knowing = [export for export in exports if export.model.embedding_rows == "task" and not forget]
     rows = {name for export in knowing for name in export.puzzle_names or ()}

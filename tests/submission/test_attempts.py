@@ -15,7 +15,6 @@ from data_prep.tasks import Pair, Task
 from submission.attempts import (
     Attempts,
     check_complete,
-    choose_attempts,
     draft_submission,
     predictions,
     read_submission,
@@ -119,11 +118,6 @@ def test_a_tally_of_other_tasks_is_refused() -> None:
     twice = [task("a", 1), task("a", 1)]
     with pytest.raises(ValueError, match="2 tasks with 1 different ids"):
         draft_submission(twice, tally(tasks=twice))
-
-
-def test_too_few_fallbacks_are_an_error_not_a_repetition() -> None:
-    with pytest.raises(ValueError, match="1 distinct grids"):
-        choose_attempts([], [GRIDS[1], GRIDS[1]])
 
 
 # The file ---------------------------------------------------------------------------------------------------
