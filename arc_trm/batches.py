@@ -225,11 +225,7 @@ def sources_by_side(
 
 def shuffled(rows: BoardRows, bits: RandomBits) -> BoardRows:
     """Sudokus, each shuffled as data_prep.sudoku.shuffles reads its random bits [b, n]."""
-    side = math.isqrt(rows.questions.shape[1])
-    drawn, numbers = shuffles(bits, side), np.arange(len(rows))[:, None]
-    cells = drawn.rows[:, :, None] * side + drawn.columns[:, None, :]
-    cells = np.where(drawn.transposed[:, None, None], cells.swapaxes(1, 2), cells).reshape(-1, side * side)
-    tokens = drawn.tokens.astype(np.uint8)
+    (cells, tokens), numbers = shuffles(bits, math.isqrt(rows.questions.shape[1])), np.arange(len(rows))[:, None]
     questions, answers = (tokens[numbers, boards[numbers, cells]] for boards in (rows.questions, rows.answers))
     return BoardRows(questions, answers, rows.ratings)
 

@@ -14,9 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.files import InputError, Manifest, load_arrays, new_manifest, read_manifest, save_arrays
+from data_prep.files import ArrayTable, InputError, Manifest, load_arrays, new_manifest, read_manifest, save_arrays
 
 SPLITS = ("train", "test")
+COLUMNS: ArrayTable = {  # n boards of L cells
+    "questions": (np.uint8, ("n", "L")),
+    "answers": (np.uint8, ("n", "L")),
+    "ratings": (np.float32, ("n",)),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +83,7 @@ def board_store(kind: str, vocabulary: int, train: BoardRows, test: BoardRows, f
 
 def save(store: BoardStore, folder: Path | str) -> None:
     """Write the store as a whole or not at all; raises InputError as data_prep.files.save_arrays does."""
-    arrays = {
-        f"{split}_{name}": getattr(getattr(store, split), name)
-        for split in SPLITS
-        for name in ("questions", "answers", "ratings")
-    }
+    arrays = {f"{split}_{name}": getattr(getattr(store, split), name) for split in SPLITS for name in COLUMNS}
     save_arrays(folder, store.manifest, arrays)
 
 
@@ -91,13 +92,8 @@ def load(folder: Path | str) -> BoardStore:
     folder = Path(folder)
     manifest = read_manifest(folder, ("sudoku", "maze"))
     cells = int(manifest["side"]) ** 2
-    columns: dict[str, tuple[type[np.generic], tuple[int | str, ...]]] = {
-        "questions": (np.uint8, ("n", cells)),
-        "answers": (np.uint8, ("n", cells)),
-        "ratings": (np.float32, ("n",)),
-    }
     train, test = (
-        BoardRows(*load_arrays(folder, {f"{split}_{name}": of for name, of in columns.items()}, {}).values())
+        BoardRows(*load_arrays(folder, {f"{split}_{name}": of for name, of in COLUMNS.items()}, {"L": cells}).values())
         for split in SPLITS
     )
     return BoardStore(manifest, train, test)
@@ -120,8 +116,8 @@ class RowError(Exception):
 Parse: TypeAlias = Callable[[Sequence[str], Sequence[str], Sequence[str]], BoardRows]
 
 
-def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> tuple[BoardRows, int]:
-    """(`count` boards drawn without replacement, in drawn order; how many there are); None takes all, in order.
+def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> BoardRows:
+    """`count` boards drawn without replacement, in drawn order; None takes all, in order.
 
     Every row gets a random number, and the smallest are drawn. The file is read twice, so that memory holds the drawn
     rows alone. Raises InputError that names file and line for anything drawn that is not as published.
@@ -133,16 +129,13 @@ def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> tuple[Bo
                 raise InputError(f"{path}: line 1: found {','.join(header)[:80]!r}, expected {','.join(HEADER)}")
             total = sum(1 for _ in file)
             keys = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)).random_raw(total)
-            drawn = np.arange(total) if count is None else np.argsort(keys, kind="stable")[:count]
-            places = {row: place for place, row in enumerate(drawn.tolist())}
-            lines = [""] * len(drawn)
+            drawn = (np.arange(total) if count is None else np.argsort(keys, kind="stable")[:count]).tolist()
             file.seek(0)
-            for row, line in enumerate(file, start=-1):
-                if row in places:
-                    lines[places[row]] = line
+            wanted = set(drawn)
+            lines = {row: line for row, line in enumerate(file, start=-1) if row in wanted}
         if not lines:
             raise InputError(f"{path}: no puzzle in the file, expected rows after the header")
-        return _parse_lines(lines, parse), total
+        return _parse_lines([lines[row] for row in drawn], parse)
     except RowError as error:
         raise InputError(f"{path}: line {drawn[error.index] + 2}: {error}") from error
     except OSError as error:
@@ -165,7 +158,9 @@ def _parse_lines(lines: Sequence[str], parse: Parse) -> BoardRows:
     return parse(questions, answers, ratings)
 
 
-def encode(texts: Sequence[str], alphabet: Mapping[str, int], sizes: Sequence[int], what: str) -> NDArray[np.uint8]:
+def parse_tokens(
+    texts: Sequence[str], alphabet: Mapping[str, int], sizes: Sequence[int], what: str
+) -> NDArray[np.uint8]:
     """The tokens of equally long texts, uint8[n, L]; raises RowError for a wrong length or character."""
     size = len(texts[0])
     for index, text in enumerate(texts):
@@ -189,21 +184,3 @@ def require(valid: NDArray[np.bool_], problem: str) -> None:
     """Raise RowError for the first row that is not valid."""
     if not valid.all():
         raise RowError(int(np.argmin(valid)), problem)
-
-
-# The two kinds ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What differs between Sudokus and mazes when a dataset is built.
-
-    `vocabulary` is the number of tokens at a side, `class_digests` numbers that are equal for boards that are the same
-    up to symmetry, `wish` what generated boards are like where nothing else is asked for.
-    """
-
-    name: str
-    parse: Parse
-    class_digests: Callable[[BoardRows], NDArray[np.uint64]]
-    vocabulary: Callable[[int], int]
-    wish: Mapping[str, int]

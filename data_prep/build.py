@@ -12,13 +12,14 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from data_prep import boards, maze, sudoku
-from data_prep.boards import BoardRows, BoardStore, Kind, board_store, read_csv
+from data_prep.boards import BoardRows, BoardStore, board_store, read_csv
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES
 from data_prep.corpus import (
     CONCEPTARC,
@@ -163,7 +164,7 @@ def summary(store: ArcStore, folder: Path) -> str:
 
 # Sudokus and mazes --------------------------------------------------------------------------------------------------
 
-BOARDS = {kind.name: kind for kind in (sudoku.KIND, maze.KIND)}
+KINDS = {"sudoku": sudoku, "maze": maze}  # what differs between them: parse and class_digests
 DEFAULT_ROWS = 1000
 # Training rows drawn beyond those asked for, to take the place of rows that the test file holds as well.
 SPARE_ROWS = 100
@@ -185,16 +186,16 @@ def build_boards(
     Sudokus the least `guesses`. Raises InputError where files are malformed or boards as wished do not seem to exist.
     """
     refuse_foreign(out)
-    of = BOARDS[kind]
     given = {name: value for name, value in wish.items() if value is not None}
     if csv is None:
-        train, test, facts = _generate(of, {**of.wish, **given}, train_rows, test_rows or DEFAULT_ROWS, seed)
+        train, test, facts = _generate(kind, given, train_rows, test_rows or DEFAULT_ROWS, seed)
     elif given:
         raise InputError(f"--{next(iter(given))} goes with --generate, found it without")
     else:
-        train, test, facts = _read(of, csv, train_rows, test_rows, seed)
+        train, test, facts = _read(kind, csv, train_rows, test_rows, seed)
     side = math.isqrt(train.questions.shape[1])
-    store = board_store(kind, of.vocabulary(side), train, test, {"seed": seed, **facts})
+    vocabulary = sudoku.vocab_size(side) if kind == "sudoku" else maze.VOCAB_SIZE
+    store = board_store(kind, vocabulary, train, test, {"seed": seed, **facts})
     boards.save(store, out)
     print(
         f"wrote {out}: {len(train)} training and {len(test)} test puzzles of {side} x {side}, "
@@ -206,33 +207,30 @@ def build_boards(
 Split: TypeAlias = tuple[BoardRows, BoardRows, dict[str, Any]]  # training boards, test boards, facts about them
 
 
-def _generate(kind: Kind, wish: dict[str, int], train_rows: int, test_rows: int, seed: int) -> Split:
+def _generate(kind: str, wish: dict[str, int], train_rows: int, test_rows: int, seed: int) -> Split:
     try:
-        from data_prep.generators import make_boards
+        from data_prep.generators import MAKERS, make_boards
     except ModuleNotFoundError as error:
         raise InputError(f"--generate needs the package {error.name}: pip install {error.name}") from error
 
     # The test boards come first: they do not depend on how many train.
-    rows = make_boards(kind, wish, test_rows + train_rows, seed)
+    rows = make_boards(partial(MAKERS[kind], **wish), KINDS[kind].class_digests, test_rows + train_rows, seed)
     return rows[test_rows:], rows[:test_rows], {"source": "generated", "generator": wish}
 
 
-def _read(kind: Kind, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int) -> Split:
+def _read(kind: str, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int) -> Split:
     """Rows drawn from two files; training rows that equal a test row up to symmetry are left out and replaced."""
-    train, train_total = read_csv(files[0], kind.parse, train_rows + SPARE_ROWS, seed)
-    test, test_total = read_csv(files[1], kind.parse, test_rows, seed)
+    parse, class_digests = KINDS[kind].parse, KINDS[kind].class_digests
+    train, test = read_csv(files[0], parse, train_rows + SPARE_ROWS, seed), read_csv(files[1], parse, test_rows, seed)
     sizes = [rows.questions.shape[1] for rows in (train, test)]
     if sizes[0] != sizes[1]:
         raise InputError(f"training puzzles of {sizes[0]} cells and test puzzles of {sizes[1]}, expected one size")
-    shared = np.isin(kind.class_digests(train), kind.class_digests(test))
+    shared = np.isin(class_digests(train), class_digests(test))
     if shared.any():
         print(f"left out {int(shared.sum())} drawn training puzzles that equal test puzzles up to symmetry")
     if shared.all():
         raise InputError(f"{files[0]}: every puzzle drawn equals a test puzzle up to symmetry")
-    read = [
-        {"name": path.name, "rows": rows, "digest": file_digest(path)}
-        for path, rows in zip(files, (train_total, test_total), strict=True)
-    ]
+    read = [{"name": path.name, "digest": file_digest(path)} for path in files]
     return train[~shared][:train_rows], test, {"source": "csv", "files": read, "left_out": int(shared.sum())}
 
 

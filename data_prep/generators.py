@@ -6,7 +6,7 @@ is imported only to generate, because importing numba takes a second and reading
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -14,16 +14,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.boards import BoardRows, Kind
+from data_prep.boards import BoardRows
 from data_prep.files import InputError
-from data_prep.maze import FREE, GOAL, HARD_SIDE, PATH, START, WALL, solve
+from data_prep.maze import FREE, GOAL, PATH, START, WALL, solve
 from data_prep.progress import Progress
 from data_prep.sudoku import BLANK, DIGIT_OFFSET, units
 
 F = TypeVar("F", bound=Callable[..., Any])
 Numbers: TypeAlias = NDArray[np.int64]
-# Makes boards from a generator of random numbers: (tries, the boards they gave).
-Make: TypeAlias = Callable[[np.random.Generator], tuple[int, BoardRows]]
+Make: TypeAlias = Callable[[np.random.Generator], BoardRows]
 
 
 def compiled(function: F) -> F:
@@ -41,8 +40,9 @@ def compiled(function: F) -> F:
 
 Masks: TypeAlias = NDArray[np.uint16]
 ATTEMPTS_PER_CHUNK = 32
-# Most givens beyond a minimal puzzle: there are only a few dozen minimal 4×4 puzzles up to symmetry.
-EXTRA_GIVENS = {4: 4, 6: 0, 9: 0}
+# Up to so many cells stay given, whether needed or not: there are only a few dozen minimal 4×4 puzzles up to symmetry.
+KEPT_CELLS = {4: 7, 6: 0, 9: 0}
+BITS = np.array([mask.bit_count() for mask in range(1 << 9)])
 
 
 @compiled
@@ -78,22 +78,6 @@ def _settle(mask: Masks, units: Numbers) -> bool:
 
 
 @compiled
-def _narrowest(mask: Masks) -> int:
-    """The first open cell with the fewest candidates, -1 when none is open."""
-    best, fewest = -1, 99
-    for cell in range(mask.size):
-        left, count = mask[cell], 0
-        while left:
-            left &= left - 1
-            count += 1
-        if 1 < count < fewest:
-            best, fewest = cell, count
-            if count == 2:
-                break
-    return best
-
-
-@compiled
 def search(puzzle: Masks, units: Numbers, first: Numbers, limit: int, found: Masks) -> tuple[int, int]:
     """(solutions up to `limit`, guesses over the whole search) of a puzzle; `found` keeps the last solution.
 
@@ -103,7 +87,10 @@ def search(puzzle: Masks, units: Numbers, first: Numbers, limit: int, found: Mas
     mask = puzzle.copy()
     if not _settle(mask, units):
         return 0, 0
-    cell = _narrowest(mask)
+    cell, fewest = -1, 99
+    for i in range(mask.size):
+        if 1 < BITS[mask[i]] < fewest:
+            cell, fewest = i, BITS[mask[i]]
     if cell < 0:
         for i in range(mask.size):
             found[i] = mask[i]
@@ -120,65 +107,39 @@ def search(puzzle: Masks, units: Numbers, first: Numbers, limit: int, found: Mas
 
 
 @compiled
-def _shuffled(count: int, rng: np.random.Generator) -> Numbers:
-    """0 … count - 1 in a random order."""
-    values = np.arange(count)
-    for i in range(count - 1, 0, -1):
-        j = int(rng.random() * (i + 1))
-        values[i], values[j] = values[j], values[i]
-    return values
+def _make_sudoku(row: Numbers, first: Numbers, order: Numbers, units: Numbers) -> tuple[Masks, Masks, int]:
+    """(a puzzle, its solution, the guesses that it needs).
 
-
-@compiled
-def _make_sudokus(
-    puzzles: Masks, solutions: Masks, guesses: Numbers, extra_givens: int, units: Numbers, rng: np.random.Generator
-) -> None:
-    """Fill puzzles and their solutions, each uint16[n, L], and the guesses that each puzzle needs, int64[n].
-
-    A solution is a first row in random order, the rest searched with random first values. Its puzzle is minimal: every
-    given, in a random order, whose loss leaves the solution unique is blanked (one pass is enough, because a given that
-    was needed is still needed when others have gone after it). Then up to `extra_givens` return.
+    The solution is the first row with the rest searched, first[cell] tried first in each cell. For the puzzle each cell
+    of `order` is blanked whose loss leaves the solution unique: where the order has all cells, the puzzle is minimal,
+    because a given that was needed is still needed when others have gone after it.
     """
-    side = units.shape[1]
-    blank = (1 << side) - 1
-    first, none = np.zeros(side * side, np.int64), np.zeros(side * side, np.int64)
-    for number in range(len(puzzles)):
-        puzzle, solution = puzzles[number], solutions[number]
-        row = _shuffled(side, rng)
-        for cell in range(puzzle.size):
-            puzzle[cell] = 1 << row[cell] if cell < side else blank
-            first[cell] = int(rng.random() * side)
-        search(puzzle, units, first, 1, solution)
-        for cell in range(puzzle.size):
-            puzzle[cell] = solution[cell]
-        other = solution.copy()
-        for cell in _shuffled(puzzle.size, rng):
-            puzzle[cell] = blank ^ solution[cell]  # a solution with another digit here would be a second one
-            puzzle[cell] = solution[cell] if search(puzzle, units, none, 1, other)[0] else blank
-        adds = int(rng.random() * (extra_givens + 1))
-        for cell in _shuffled(puzzle.size, rng):
-            if puzzle[cell] == blank and adds:
-                puzzle[cell] = solution[cell]
-                adds -= 1
-        guesses[number] = search(puzzle, units, none, 2, other)[1]
+    blank = (1 << row.size) - 1
+    puzzle = np.full(first.size, blank, np.uint16)
+    for cell in range(row.size):
+        puzzle[cell] = 1 << row[cell]
+    solution, other, none = puzzle.copy(), puzzle.copy(), np.zeros_like(first)
+    search(puzzle, units, first, 1, solution)
+    puzzle = solution.copy()
+    for cell in order:
+        puzzle[cell] = blank ^ solution[cell]  # a solution with another digit here would be a second one
+        puzzle[cell] = solution[cell] if search(puzzle, units, none, 1, other)[0] else blank
+    return puzzle, solution, search(puzzle, units, none, 2, other)[1]
 
 
-def sudoku_maker(side: int = 9, guesses: int = 0) -> Make:
-    """Makes Sudokus with one solution that need at least so many guesses, and are rated by them.
+def make_sudokus(rng: np.random.Generator, side: int = 9, guesses: int = 0) -> BoardRows:
+    """Sudokus with one solution that need at least so many guesses, and are rated by them.
 
-    They are minimal or, at side 4, given some cells more. One minimal 9×9 puzzle of 33 needs 20 guesses, one of 220
-    needs 40.
+    They are minimal, but for KEPT_CELLS. One 9×9 puzzle of 33 needs 20 guesses, one of 220 needs 40.
     """
-
-    def make(rng: np.random.Generator) -> tuple[int, BoardRows]:
-        puzzles, solutions = np.zeros((2, ATTEMPTS_PER_CHUNK, side * side), dtype=np.uint16)
-        ratings = np.zeros(ATTEMPTS_PER_CHUNK, dtype=np.int64)
-        _make_sudokus(puzzles, solutions, ratings, EXTRA_GIVENS[side], units(side), rng)
-        questions, answers = (np.log2(masks).astype(np.uint8) + 1 + DIGIT_OFFSET for masks in (puzzles, solutions))
-        questions[puzzles == (1 << side) - 1] = BLANK
-        return ATTEMPTS_PER_CHUNK, BoardRows(questions, answers, ratings.astype(np.float32))[ratings >= guesses]
-
-    return make
+    tables, firsts = units(side), rng.integers(0, side, (ATTEMPTS_PER_CHUNK, side * side))
+    rows, orders = (rng.permuted(np.tile(np.arange(n), (len(firsts), 1)), axis=1) for n in (side, side * side))
+    orders = orders[:, rng.integers(KEPT_CELLS[side] + 1) :]
+    made = [_make_sudoku(*drawn, tables) for drawn in zip(rows, firsts, orders, strict=True)]
+    puzzles, solutions, needed = map(np.array, zip(*made, strict=True))
+    questions, answers = (np.log2(masks).astype(np.uint8) + 1 + DIGIT_OFFSET for masks in (puzzles, solutions))
+    questions[puzzles == (1 << side) - 1] = BLANK
+    return BoardRows(questions, answers, needed.astype(np.float32))[needed >= guesses]
 
 
 # Mazes --------------------------------------------------------------------------------------------------------------
@@ -189,7 +150,7 @@ def sudoku_maker(side: int = 9, guesses: int = 0) -> Make:
 
 TRIES_PER_CHUNK = 2048
 WALLS = (0.37, 0.40)  # the share of walls at which long paths are most frequent
-HARD_LENGTH = 110
+HARD_SIDE, HARD_LENGTH = 30, 110
 # Measured from side 6 to 30: with this exponent 1.4 to 3 % of the tries find a long enough path.
 LENGTH_EXPONENT = 1.25
 
@@ -246,37 +207,31 @@ def _make_mazes(questions: NDArray[np.uint8], least: int, inside: Numbers, rng: 
     return made
 
 
-def maze_maker(side: int = HARD_SIDE) -> Make:
-    """Makes mazes whose shortest path exceeds the `least_length` of the side, solved and rated by it."""
-    least = least_length(side)
+def make_mazes(rng: np.random.Generator, side: int = HARD_SIDE) -> BoardRows:
+    """Mazes whose shortest path exceeds the `least_length` of the side, solved and rated by it."""
     inside = np.arange((side + 2) ** 2).reshape(side + 2, side + 2)[1:-1, 1:-1].ravel()
-
-    def make(rng: np.random.Generator) -> tuple[int, BoardRows]:
-        questions = np.zeros((TRIES_PER_CHUNK, side * side), dtype=np.uint8)
-        questions = questions[: _make_mazes(questions, least, inside, rng)]
-        answers = solve(questions)
-        lengths = (answers == PATH).sum(axis=1) + 1
-        return TRIES_PER_CHUNK, BoardRows(questions, answers, lengths.astype(np.float32))
-
-    return make
+    questions = np.zeros((TRIES_PER_CHUNK, side * side), dtype=np.uint8)
+    questions = questions[: _make_mazes(questions, least_length(side), inside, rng)]
+    answers = solve(questions)
+    lengths = (answers == PATH).sum(axis=1) + 1
+    return BoardRows(questions, answers, lengths.astype(np.float32))
 
 
 # Both ---------------------------------------------------------------------------------------------------------------
 
-MAKERS: dict[str, Callable[..., Make]] = {"sudoku": sudoku_maker, "maze": maze_maker}
+MAKERS: dict[str, Callable[..., BoardRows]] = {"sudoku": make_sudokus, "maze": make_mazes}
 CHUNKS_AT_ONCE = 8  # a thread; the next are begun when all are done
-# Tries without a new board after which there seem to be no more: about half a minute.
-PATIENCE = {"sudoku": 30_000, "maze": 5_000_000}
+PATIENCE = 1000  # chunks without a new board, some twenty seconds, after which there seem to be no more
 
 
-def generate(make: Make, seed: int, workers: int) -> Iterator[tuple[int, BoardRows]]:
+def generate(make: Make, seed: int, workers: int) -> Iterator[BoardRows]:
     """What make(generator) gives for chunk 0, 1, 2, … without end, in order, on `workers` threads.
 
     Chunk i draws from its own counter-based generator of (seed, i), so the number of workers changes nothing but the
     time.
     """
 
-    def chunk(number: int) -> tuple[int, BoardRows]:
+    def chunk(number: int) -> BoardRows:
         return make(np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64))))
 
     with ThreadPoolExecutor(workers) as pool:
@@ -284,8 +239,10 @@ def generate(make: Make, seed: int, workers: int) -> Iterator[tuple[int, BoardRo
             yield from pool.map(chunk, range(first, first + CHUNKS_AT_ONCE * workers))
 
 
-def make_boards(kind: Kind, wish: Mapping[str, int], count: int, seed: int) -> BoardRows:
-    """The first `count` boards as wished that differ up to symmetry.
+def make_boards(
+    make: Make, class_digests: Callable[[BoardRows], NDArray[np.uint64]], count: int, seed: int
+) -> BoardRows:
+    """The first `count` boards that differ up to symmetry.
 
     Raises InputError when they do not seem to exist.
     """
@@ -293,20 +250,20 @@ def make_boards(kind: Kind, wish: Mapping[str, int], count: int, seed: int) -> B
     kept: list[BoardRows] = []
     fruitless = 0
     with Progress("making puzzles", count, unit="puzzles") as progress:
-        for tries, rows in generate(MAKERS[kind.name](**wish), seed, os.cpu_count() or 1):
+        for rows in generate(make, seed, os.cpu_count() or 1):
             new = []
-            for index, digest in enumerate(kind.class_digests(rows).tolist()):
+            for index, digest in enumerate(class_digests(rows).tolist()):
                 if digest not in seen and len(seen) < count:
                     seen.add(digest)
                     new.append(index)
             kept.append(rows[np.array(new, dtype=np.int64)])
             progress.update(len(new))
-            fruitless = 0 if new else fruitless + tries
+            fruitless = 0 if new else fruitless + 1
             if len(seen) == count:
                 break
-            if fruitless >= PATIENCE[kind.name]:
+            if fruitless == PATIENCE:
                 raise InputError(
                     f"found {len(seen)} of {count} puzzles that differ up to symmetry, "
-                    f"then none in {fruitless} tries: ask for fewer or easier ones"
+                    "then none in a long search: ask for fewer or easier ones"
                 )
     return BoardRows.concatenate(kept)

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.boards import BoardRows, Kind, encode, require
+from data_prep.boards import BoardRows, parse_tokens, require
 from data_prep.grid import DIHEDRALS, Scalar, dihedral, mix
 
 CHARACTERS = "# SGo"
 VOCAB_SIZE = len(CHARACTERS) + 1
 WALL, FREE, START, GOAL, PATH = range(1, VOCAB_SIZE)
 SMALLEST_SIDE, LARGEST_SIDE = 4, 64
-
-HARD_SIDE = 30
 
 Tokens = NDArray[np.uint8]
 
@@ -32,32 +30,24 @@ def cell_orders(side: int) -> NDArray[np.int64]:
 
 
 def solve(questions: Tokens) -> Tokens:
-    """The mazes uint8[n, L] with the pinned shortest path marked.
+    """Mazes uint8[n, L], which have a path, with the pinned shortest one marked.
 
     Breadth-first search from S that looks down, left, right, up finds the published labels: among all shortest
-    paths the one whose list of directions comes first in that order. Raises ValueError without a path.
+    paths the one whose list of directions comes first in that order.
     """
-    return _mark(questions, _steps_to_goal(questions))
+    return _mark(questions, _distances(questions != WALL, questions == GOAL))
 
 
 def views(questions: Tokens) -> tuple[Tokens, Tokens]:
     """The eight dihedral views of mazes and of their labels, solved again in every view, each uint8[n, 8, L].
 
-    A turned label would break the pinned order of directions. Raises ValueError without a path.
+    A turned label would break the pinned order of directions.
     """
     orders = cell_orders(math.isqrt(questions.shape[1]))
-    steps = _steps_to_goal(questions)
+    steps = _distances(questions != WALL, questions == GOAL)
     shown = questions[:, orders]
     answers = [_mark(shown[:, element], steps[:, order]) for element, order in enumerate(orders)]
     return shown, np.stack(answers, axis=1)
-
-
-def _steps_to_goal(questions: Tokens) -> NDArray[np.int32]:
-    """Steps to G from every cell that is no wall, int32[n, L], -1 where there is no way."""
-    for token in (START, GOAL):
-        if ((questions == token).sum(axis=1) != 1).any():
-            raise ValueError("a maze without exactly one S and one G")
-    return _distances(questions != WALL, questions == GOAL)
 
 
 def _mark(questions: Tokens, steps: NDArray[np.int32]) -> Tokens:
@@ -65,8 +55,6 @@ def _mark(questions: Tokens, steps: NDArray[np.int32]) -> Tokens:
     side = math.isqrt(questions.shape[1])
     flat, marked = _framed(steps, -1), _framed(questions, WALL)
     cells = np.flatnonzero(marked == START)
-    if (flat[cells] < 0).any():
-        raise ValueError(f"maze {int(np.argmin(flat[cells]))}: no path from S to G")
     directions = _directions(side)
     while len(cells := cells[flat[cells] > 1]):
         nearer = [flat[cells + step] == flat[cells] - 1 for step in directions]
@@ -110,12 +98,13 @@ def _distances(open_cells: NDArray[np.bool_], goals: NDArray[np.bool_]) -> NDArr
 # Symmetry and validity ----------------------------------------------------------------------------------------------
 
 
-def class_digests(questions: Tokens) -> NDArray[np.uint64]:
+def class_digests(rows: BoardRows) -> NDArray[np.uint64]:
     """A number for every maze, uint64[n], the same for its eight views and with S and G exchanged.
 
     Every one of the 16 forms is hashed with fixed random weights for cells and tokens, and the digest mixes the
     16 hashes without regard to their order.
     """
+    questions = rows.questions
     orders = cell_orders(math.isqrt(questions.shape[1]))
     numbers = mix(np.arange(questions.shape[1] + VOCAB_SIZE, dtype=np.uint64))
     values, weights = np.split(numbers, [VOCAB_SIZE])
@@ -158,8 +147,8 @@ def parse(questions: Sequence[str], answers: Sequence[str], ratings: Sequence[st
     del ratings  # what the published number counts is not documented
     tokens = {character: token for token, character in enumerate(CHARACTERS, start=1)}
     sizes = [side * side for side in range(SMALLEST_SIDE, LARGEST_SIDE + 1)]
-    question = encode(questions, {c: token for c, token in tokens.items() if token != PATH}, sizes, "question")
-    answer = encode(answers, tokens, [question.shape[1]], "answer")
+    question = parse_tokens(questions, {c: token for c, token in tokens.items() if token != PATH}, sizes, "question")
+    answer = parse_tokens(answers, tokens, [question.shape[1]], "answer")
     for token, name in ((START, "S"), (GOAL, "G")):
         require((question == token).sum(axis=1) == 1, f"not exactly one {name} in the question")
     unchanged = np.where(question == FREE, (answer == FREE) | (answer == PATH), answer == question)
@@ -167,12 +156,3 @@ def parse(questions: Sequence[str], answers: Sequence[str], ratings: Sequence[st
     lengths = shortest_lengths(question)
     require(lengths > 0, "no way from S to G in the question")
     return BoardRows(question, answer, lengths.astype(np.float32))
-
-
-KIND = Kind(
-    name="maze",
-    parse=parse,
-    class_digests=lambda rows: class_digests(rows.questions),
-    vocabulary=lambda side: VOCAB_SIZE,
-    wish={"side": HARD_SIDE},
-)

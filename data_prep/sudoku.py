@@ -5,26 +5,17 @@ Tokens as published: 0 PAD (never used, all cells are there), 1 blank, 2 … sid
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.boards import BoardRows, Kind, RowError, encode, require
+from data_prep.boards import BoardRows, RowError, parse_tokens, require
 from data_prep.grid import mix
 
 BLANK = 1
 DIGIT_OFFSET = 1
 # side -> (rows, columns) of a box
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
-
-
-def side_of(cells: int) -> int:
-    """The side of a sudoku with this many cells; raises ValueError for a size that is not in BOXES."""
-    side = math.isqrt(cells)
-    if side not in BOXES or side * side != cells:
-        raise ValueError(f"{cells} cells: expected one of {[s * s for s in BOXES]}")
-    return side
 
 
 def vocab_size(side: int) -> int:
@@ -42,7 +33,7 @@ def units(side: int) -> NDArray[np.int64]:
 
 def is_valid(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Whether answers[..., L] keep the givens of questions[..., L] and obey all rules, bool[...]."""
-    side = side_of(answers.shape[-1])
+    side = math.isqrt(answers.shape[-1])
     digits = np.zeros(256, dtype=np.uint16)
     digits[1 + DIGIT_OFFSET : side + 1 + DIGIT_OFFSET] = 1 << np.arange(side)
     # A unit of `side` cells shows all `side` digits exactly when it shows each of them once.
@@ -57,36 +48,28 @@ def is_valid(questions: NDArray[np.uint8], answers: NDArray[np.uint8]) -> NDArra
 # square, transpose. All of them map valid puzzles with one solution to valid puzzles with one solution.
 
 
-@dataclass(frozen=True, eq=False)
-class Shuffles:
-    """One shuffle for each of b puzzles of a side s.
-
-    rows, columns int64[b, s]: which old row (column) is shown at each new place; transposed bool[b]: rows and
-    columns are exchanged afterwards; tokens int64[b, s + 2]: what every token becomes (PAD and blank: themselves).
-    """
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    transposed: NDArray[np.bool_]
-    tokens: NDArray[np.int64]
-
-
 def bits_per_shuffle(side: int) -> int:
     """How many random 64-bit numbers `shuffles` needs for one puzzle."""
     rows, columns = BOXES[side]
     return 3 * side + side // rows + side // columns + 1
 
 
-def shuffles(bits: NDArray[np.uint64], side: int) -> Shuffles:
-    """The uniformly distributed shuffles that random bits[b, bits_per_shuffle(side)] stand for."""
-    box_rows, box_columns = BOXES[side]
-    bands, stacks = side // box_rows, side // box_columns
-    lengths = [side, side, side, bands, stacks, 1]
-    digits, rows, columns, band_bits, stack_bits, coin = np.split(bits, np.cumsum(lengths)[:-1], axis=1)
-    tokens = np.tile(np.arange(side + 1 + DIGIT_OFFSET), (len(bits), 1))
+def shuffles(bits: NDArray[np.uint64], side: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """One uniformly distributed shuffle for each row of random bits[b, bits_per_shuffle(side)].
+
+    (cells int64[b, L]: which old cell each new cell shows; tokens uint8[b, side + 2]: what every token becomes, PAD
+    and blank themselves).
+    """
+    rows, columns = BOXES[side]
+    lengths = [side, side, side, side // rows, side // columns, 1]
+    digits, row_bits, column_bits, bands, stacks, coin = np.split(bits, np.cumsum(lengths)[:-1], axis=1)
+    tokens = np.tile(np.arange(vocab_size(side), dtype=np.uint8), (len(bits), 1))
     tokens[:, 1 + DIGIT_OFFSET :] = _orders(digits) + 1 + DIGIT_OFFSET
-    transposed = (coin[:, 0] >> np.uint64(63)).astype(np.bool_) & (box_rows == box_columns)
-    return Shuffles(_lines(rows, band_bits), _lines(columns, stack_bits), transposed, tokens)
+    cells = _lines(row_bits, bands)[:, :, None] * side + _lines(column_bits, stacks)[:, None, :]
+    if rows == columns:
+        transposed = (coin >> np.uint64(63)).astype(np.bool_)
+        cells = np.where(transposed[:, :, None], cells.swapaxes(1, 2), cells)
+    return cells.reshape(-1, side * side), tokens
 
 
 def _orders(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -121,7 +104,7 @@ def class_digests(rows: BoardRows) -> NDArray[np.uint64]:
 
 def _digests(rows: BoardRows) -> NDArray[np.uint64]:
     count, cells = rows.questions.shape
-    side = side_of(cells)
+    side = math.isqrt(cells)
     tables = units(side).reshape(3, side, side)
     # Cells in the order of the tables, divided by the side, are the numbers of their row, column or box.
     lines = [np.argsort(table, axis=None) // side for table in tables]
@@ -147,8 +130,8 @@ def parse(questions: Sequence[str], answers: Sequence[str], ratings: Sequence[st
     side = round(len(questions[0]) ** 0.5)
     digits = {str(digit): digit + DIGIT_OFFSET for digit in range(1, (side if side in BOXES else 9) + 1)}
     sizes = [side * side for side in BOXES]
-    question = encode(questions, {".": BLANK, "0": BLANK} | digits, sizes, "question")
-    answer = encode(answers, digits, [question.shape[1]], "answer")
+    question = parse_tokens(questions, {".": BLANK, "0": BLANK} | digits, sizes, "question")
+    answer = parse_tokens(answers, digits, [question.shape[1]], "answer")
     require(((question == BLANK) | (question == answer)).all(axis=1), "the answer changes a given digit")
     require(is_valid(question, answer), "the answer repeats a digit in a row, column or box")
     for index, rating in enumerate(ratings):
@@ -157,12 +140,3 @@ def parse(questions: Sequence[str], answers: Sequence[str], ratings: Sequence[st
         except ValueError as error:
             raise RowError(index, f"rating {rating!r}, expected a number") from error
     return BoardRows(question, answer, np.array(ratings, dtype=np.float32))
-
-
-KIND = Kind(
-    name="sudoku",
-    parse=parse,
-    class_digests=class_digests,
-    vocabulary=vocab_size,
-    wish={"side": 9, "guesses": 0},
-)

@@ -6,11 +6,12 @@ python -m tests.benchmarks puzzles
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 from arc_trm.batches import CHECKS, BoardSource
 from data_prep.boards import BoardRows, BoardStore, board_store
-from data_prep.generators import generate, maze_maker, sudoku_maker
+from data_prep.generators import generate, make_mazes, make_sudokus
 from data_prep.maze import views
 from data_prep.sudoku import class_digests
 from tests.benchmarks.table import Row, median_seconds
@@ -19,7 +20,7 @@ BATCH = 768
 SECONDS = 6.0
 WORKERS = os.cpu_count() or 1
 
-Stream = Iterator[tuple[int, BoardRows]]
+Stream = Iterator[BoardRows]
 
 
 def generating(what: str, size: str, stream: Stream, note: str) -> tuple[Row, BoardRows]:
@@ -28,7 +29,7 @@ def generating(what: str, size: str, stream: Stream, note: str) -> tuple[Row, Bo
         pass
     start, made = time.perf_counter(), []
     while time.perf_counter() - start < SECONDS:
-        made.append(next(stream)[1])
+        made.append(next(stream))
     seconds = time.perf_counter() - start
     rows = BoardRows.concatenate(made)
     return Row(
@@ -61,16 +62,16 @@ def run() -> list[Row]:
     minimal, sudokus = generating(
         "make minimal sudokus",
         "9x9",
-        generate(sudoku_maker(), 1, WORKERS),
+        generate(make_sudokus, 1, WORKERS),
         f"{workers}, target >= 1000",
     )
     hard, _ = generating(
         "make hard sudokus",
         "9x9, 20 guesses",
-        generate(sudoku_maker(guesses=20), 1, WORKERS),
+        generate(partial(make_sudokus, guesses=20), 1, WORKERS),
         workers,
     )
-    long, mazes = generating("make mazes", "30x30", generate(maze_maker(), 1, WORKERS), f"{workers}, target >= 300")
+    long, mazes = generating("make mazes", "30x30", generate(make_mazes, 1, WORKERS), f"{workers}, target >= 300")
     sudokus, mazes = sudokus[:4000], mazes[:1000]
     solving = len(mazes) / median_seconds(lambda: views(mazes.questions), repeats=3)
     digesting = len(sudokus) / median_seconds(lambda: class_digests(sudokus), repeats=3)

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.boards import BoardRows
-from data_prep.sudoku import BLANK, BOXES, DIGIT_OFFSET, Shuffles, bits_per_shuffle, shuffles
+from data_prep.sudoku import BLANK, BOXES, DIGIT_OFFSET, bits_per_shuffle, shuffles
 
 Tokens = NDArray[np.uint8]
+Shuffles = tuple[NDArray[np.int64], NDArray[np.int64]]  # as data_prep.sudoku.shuffles draws them
 CHARACTERS = "?# SGo"
 
 
@@ -22,12 +23,9 @@ def random_shuffles(side: int, count: int, seed: int) -> Shuffles:
 
 def shuffled(cells: Tokens, drawn: Shuffles) -> Tokens:
     """The shuffled squares of tokens uint8[b, L]: the plain reference for batches on the device."""
-    count, side = drawn.rows.shape
-    squares = cells.reshape(count, side, side)
-    pick = np.arange(count)[:, None, None]
-    moved = squares[pick, drawn.rows[:, :, None], drawn.columns[:, None, :]]
-    moved = np.where(drawn.transposed[:, None, None], moved.swapaxes(1, 2), moved).reshape(cells.shape)
-    return np.take_along_axis(drawn.tokens, moved.astype(np.int64), axis=1).astype(np.uint8)
+    sources, tokens = drawn
+    moved = np.take_along_axis(cells, sources, axis=1)
+    return np.take_along_axis(tokens, moved.astype(np.int64), axis=1).astype(np.uint8)
 
 
 def shuffled_rows(rows: BoardRows, drawn: Shuffles) -> BoardRows:
