@@ -8,12 +8,10 @@ until a row would halt); and `puzzles_per_second`, the first batch's start-up in
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 
@@ -53,12 +51,12 @@ def evaluation(store: ArcStore | BoardStore) -> Evaluate | None:
 
 def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
     """The known outputs of the scored tasks, by group name; tasks with a hidden output are left out."""
-    outputs, asked = outputs_of_store(store)
-    found: dict[str, list[Grid | None]] = defaultdict(list)
-    for pair in np.flatnonzero(asked >= 0).tolist():
-        found[outputs[asked[pair]].task_id].append(store.output(pair))
-    known = {name: [grid for grid in grids if grid is not None] for name, grids in found.items()}
-    return {name: grids for name, grids in known.items() if len(grids) == len(found[name])}
+    solutions: dict[str, list[Grid]] = {}
+    for group, task in zip(store.groups, store.tasks(), strict=True):
+        known = [pair.output for pair in task.tests if pair.output is not None]
+        if group.scored and 0 < len(known) == len(task.tests):
+            solutions[task.name] = known
+    return solutions
 
 
 def evaluate_arc(store: ArcStore, solutions: dict[str, list[Grid]], trainer: Trainer) -> dict[str, float]:

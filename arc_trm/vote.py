@@ -69,8 +69,8 @@ class Predictions:
 def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[bytes]]:
     """(rows, keys): the predictions that hold a grid, and its key with the augmentation undone.
 
-    It equals `augmentation.inverse().apply(grid)`, for whole groups of predictions at once. Rows come in no particular
-    order; those where nothing was cut out are missing. Raises ValueError for an augmentation that does not exist.
+    Augmentations are undone for whole groups of predictions at once. Rows come in no particular order; those where
+    nothing was cut out are missing. Raises ValueError for an augmentation that does not exist.
     """
     if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
         raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,37 +33,28 @@ class InputError(Exception):
 
 
 def read_json(path: Path | str) -> Any:
-    """Parse the JSON file at `path`; raises InputError when it is missing, empty or not JSON."""
+    """The content of the JSON file at `path`.
+
+    Raises InputError when it is missing, empty or not JSON, nested hundreds of levels deep, or when an object names a
+    field twice, of which only the last would be kept.
+    """
+
+    def once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(fields)
+        if len(value) < len(fields):
+            [(name, _)] = Counter(name for name, _ in fields).most_common(1)
+            raise InputError(f"{path}: {name} occurs twice in one object, expected every name once")
+        return value
+
     try:
         data = Path(path).read_bytes()
+        if not data.strip():
+            raise InputError(f"{path}: the file is empty, expected JSON")
+        return json.loads(data, object_pairs_hook=once)
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
-    if not data.strip():
-        raise InputError(f"{path}: the file is empty, expected JSON")
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        reason = "binary data" if b"\0" in data[:1000] else error
-        raise InputError(f"{path}: not JSON ({reason})") from error
-
-
-def read_json_once(path: Path | str) -> Any:
-    """As `read_json`, and refuse an object that names a field twice, of which a reader would keep only the last."""
-    value = read_json(path)
-
-    def check(fields: list[tuple[str, Any]]) -> None:
-        seen: set[str] = set()
-        for name, _ in fields:
-            if name in seen:
-                raise InputError(f"{path}: {name} occurs twice in one object, expected every name once")
-            seen.add(name)
-
-    try:
-        # orjson cannot tell; numbers stay texts, for they do not matter here and may be of any length.
-        json.loads(Path(path).read_bytes(), object_pairs_hook=check, parse_int=str, parse_float=str)
-    except RecursionError as error:
-        raise InputError(f"{path}: nested hundreds of levels deep, expected lists of grids") from error
-    return value
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error})") from error
 
 
 def write_atomic(path: Path | str, data: bytes) -> None:

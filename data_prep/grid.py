@@ -1,13 +1,12 @@
-"""A grid: reading it from JSON, its digest, and the group of augmentations that acts on it.
+"""A grid: reading it from JSON, its digest, and the symmetries of the square.
 
-The group has 8 dihedral elements x 9! colour permutations, which fix colour 0. An augmentation belongs to a puzzle;
-where a grid sits on the canvas (data_prep.canvas.Placement) is another matter.
+An augmentation, which belongs to a puzzle, gives a cell of colour c the colour permutation[c], where 0 stays 0, and
+then applies one of the 8 dihedral elements. To undo it, the element's inverse comes first. Where a grid sits on the
+canvas (data_prep.canvas.Placement) is another matter.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -65,7 +64,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-# Augmentations ------------------------------------------------------------------------------------------------------
+# Symmetries ---------------------------------------------------------------------------------------------------------
 
 DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
     lambda g: g,
@@ -79,7 +78,6 @@ DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
 )
 INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
 DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
-FIXED_COLOURS = tuple(range(COLOURS))
 
 
 def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
@@ -87,33 +85,3 @@ def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
     if not 0 <= element < len(DIHEDRALS):
         raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
     return DIHEDRALS[element](grid)
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """Recolour by `permutation` (old colour -> new colour, 0 stays 0), then apply a dihedral element."""
-
-    dihedral: int
-    permutation: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dihedral < len(DIHEDRALS):
-            raise ValueError(f"dihedral element {self.dihedral}, expected 0-7")
-        if sorted(self.permutation) != list(FIXED_COLOURS) or self.permutation[0] != 0:
-            raise ValueError(f"colours {self.permutation}, expected a permutation of 0-9 that keeps 0")
-
-    @cached_property
-    def _table(self) -> NDArray[np.uint8]:
-        return np.array(self.permutation, dtype=np.uint8)
-
-    def apply(self, grid: Grid) -> Grid:
-        """The augmented grid, a new contiguous array."""
-        return np.ascontiguousarray(dihedral(self._table[grid], self.dihedral))
-
-    def inverse(self) -> "Augmentation":
-        """The augmentation that undoes this one."""
-        inverse = tuple(self.permutation.index(colour) for colour in FIXED_COLOURS)
-        return Augmentation(INVERSE_DIHEDRAL[self.dihedral], inverse)
-
-
-IDENTITY = Augmentation(0, FIXED_COLOURS)

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,7 @@ from data_prep.tasks import Pair, Task
 DIGEST_BYTES = 8
 
 
-@dataclass(frozen=True)
-class PairDigest:
+class PairDigest(NamedTuple):
     """Canonical digests, 16 hexadecimal digits each, of a whole pair and of its input alone.
 
     A hidden output leaves `pair` empty; the input still tells which pair it is. As text: `pair:input`.
@@ -32,14 +32,16 @@ class PairDigest:
     input: str
 
     def __str__(self) -> str:
-        """`pair:input`, which `parse` reads."""
-        return f"{self.pair}:{self.input}"
+        """`pair:input`, as training_labels reads it."""
+        return ":".join(self)
 
-    @classmethod
-    def parse(cls, text: str) -> "PairDigest":
-        """The digests that a text `pair:input` holds; raises ValueError when it is malformed."""
-        pair, question = text.split(":")
-        return cls(pair, question)
+
+def training_labels(line: str) -> list[PairDigest]:
+    """The digests of a training task's labels in what `ArcStore.training_digests` says of it.
+
+    Raises TypeError for a malformed line.
+    """
+    return [PairDigest(*text.split(":")) for text in line.split()[1:]]
 
 
 # A build asks for the same digests as leak guard and store.
@@ -93,50 +95,41 @@ def find_leaks(training: Iterable[tuple[str, Sequence[tuple[int, PairDigest]]]],
     a turned copy of their own test pair as a demonstration: labels that hold all demonstrations of the scored
     task, as its own do, leak only when they hold the pair more often than the task shows it.
     """
-    answers, questions = _index_tests(scored)
+    tests = _index_tests(scored)
     found = []
     for name, pairs in training:
-        labels = Counter(digest.pair for _, digest in pairs)
-        inputs = Counter(digest.input for _, digest in pairs)
+        held = Counter(part for _, digest in pairs for part in digest)
         for index, digest in pairs:
-            hits = [
-                asked.name
-                for asked in answers.get(digest.pair, ())
-                if labels[digest.pair] > (asked.shown[digest.pair] if asked.shown <= labels else 0)
-            ]
-            hits += [
-                asked.name
-                for asked in questions.get(digest.input, ())
-                if asked.shown & labels
-                and inputs[digest.input] > (asked.inputs[digest.input] if asked.shown <= labels else 0)
-            ]
+            hits = [asked.name for part in digest for asked in tests.get(part, ()) if asked.is_given_away(part, held)]
             found += [Leak(name, index, hit) for hit in dict.fromkeys(hits)]
     return found
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A scored task by name, and how often its demonstrations show each pair and each input."""
+    """A test of a scored task, and how often the task's demonstrations show each pair and each input."""
 
     name: str
+    hidden: bool
+    pairs: frozenset[str]
     shown: Counter[str]
-    inputs: Counter[str]
+
+    def is_given_away(self, part: str, held: Counter[str]) -> bool:
+        """Whether a training task whose labels are `held` gives away the test whose pair or input is `part`."""
+        confirmed = not self.hidden or not self.pairs.isdisjoint(held)
+        return confirmed and held[part] > (self.shown[part] if self.shown <= held else 0)
 
 
-def _index_tests(scored: Sequence[Task]) -> tuple[dict[str, list[_Asked]], dict[str, list[_Asked]]]:
-    """Scored tasks by the digest of each known test pair, and by that of each input with a hidden output."""
-    answers: dict[str, list[_Asked]] = defaultdict(list)
-    questions: dict[str, list[_Asked]] = defaultdict(list)
+def _index_tests(scored: Sequence[Task]) -> dict[str, list[_Asked]]:
+    """Tests of scored tasks by the digest of the pair, or of the input where the output is hidden."""
+    tests: dict[str, list[_Asked]] = defaultdict(list)
     for task in scored:
         shown = [pair_digest(pair) for pair in task.demonstrations]
-        asked = _Asked(task.name, Counter(d.pair for d in shown), Counter(d.input for d in shown))
-        for test in task.tests:
-            digest = pair_digest(test)
-            if test.output is None:
-                questions[digest.input].append(asked)
-            else:
-                answers[digest.pair].append(asked)
-    return answers, questions
+        pairs, parts = frozenset(digest.pair for digest in shown), Counter(part for digest in shown for part in digest)
+        for digest in map(pair_digest, task.tests):
+            hidden = not digest.pair
+            tests[digest.input if hidden else digest.pair].append(_Asked(task.name, hidden, pairs, parts))
+    return tests
 
 
 @dataclass(frozen=True)
@@ -153,9 +146,9 @@ def trained_on(scored: Sequence[Task], training: Sequence[str]) -> Overlap:
     `training` holds one line a training task, as `ArcStore.training_digests` writes them and exports keep them.
     `tests` are contaminated: a training label equals one of their test pairs (see `find_leaks`). Of
     `demonstrations` all shown pairs were labels of one training task, which is fair, and usual for a recipe
-    that trains on the demonstrations of what it scores. Raises ValueError for a malformed line.
+    that trains on the demonstrations of what it scores. Raises TypeError for a malformed line.
     """
-    labels = [[PairDigest.parse(text) for text in line.split()[1:]] for line in training]
+    labels = [training_labels(line) for line in training]
     leaks = find_leaks(((line, list(enumerate(pairs))) for line, pairs in zip(training, labels, strict=True)), scored)
     leaked = {leak.scored for leak in leaks}
     known = [{digest.pair for digest in pairs} for pairs in labels]

@@ -25,8 +25,8 @@ from data_prep.boards import SPLITS, BoardStore
 from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
 from data_prep.files import MANIFEST, InputError, command_line, run_program
 from data_prep.grid import Grid
-from data_prep.store import ArcStore, load, open_store
-from data_prep.tasks import Pair, Task, read_tasks
+from data_prep.store import load, open_store
+from data_prep.tasks import Task, read_tasks
 
 # Grids as text ------------------------------------------------------------------------------------------------------
 
@@ -145,21 +145,10 @@ def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Pa
             raise InputError("corpus conceptarc: name its folder with --conceptarc DIR")
         return list(conceptarc_corpus(conceptarc_folder).tasks)
     if (path / MANIFEST).is_file():
-        return tasks_of_store(load(path))
+        return load(path).tasks()
     if not path.exists():
         raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
     return read_tasks(path, corpus=path.stem)
-
-
-def tasks_of_store(store: ArcStore) -> list[Task]:
-    """The unaugmented tasks of a dataset, in its order."""
-    tasks = []
-    for i, group in enumerate(store.groups):
-        places = range(int(store.group_pairs[i]), int(store.group_pairs[i + 1]))
-        pairs = [Pair(store.input(place), store.output(place)) for place in places]
-        shown = int((store.pair_tests[places.start : places.stop] < 0).sum())  # demonstrations come first
-        tasks.append(Task(group.task_id, group.corpus, tuple(pairs[:shown]), tuple(pairs[shown:])))
-    return tasks
 
 
 def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:

@@ -7,6 +7,7 @@ when a batch is made. On disk: manifest.json, groups.json and one .npy file per 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from data_prep.files import (
     read_manifest,
     save_arrays,
 )
-from data_prep.grid import Augmentation, Grid
+from data_prep.grid import Grid
 from data_prep.overlap import pair_digest
 from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 
@@ -136,16 +137,18 @@ class ArcStore:
         height, width = map(int, self.pair_shapes[pair, 2 * which : 2 * which + 2])
         return self.cells[start : start + height * width].reshape(height, width)
 
-    def augmentation(self, puzzle: int) -> Augmentation:
-        """The augmentation that makes a puzzle out of its task."""
-        return Augmentation(int(self.puzzle_dihedrals[puzzle]), tuple(map(int, self.puzzle_permutations[puzzle])))
+    def tasks(self) -> list[Task]:
+        """The unaugmented tasks, in order; their grids are views."""
+        pairs = [Pair(self.input(pair), self.output(pair)) for pair in range(len(self.pair_groups))]
+        tasks = []
+        for group, (first, end) in zip(self.groups, pairwise(self.group_pairs.tolist()), strict=True):
+            tests = first + int((self.pair_tests[first:end] < 0).sum())  # demonstrations come first
+            tasks.append(Task(group.task_id, group.corpus, tuple(pairs[first:tests]), tuple(pairs[tests:end])))
+        return tasks
 
     def demonstration_digests(self) -> tuple[str, ...]:
         """Of every group the digest of its demonstrations, whatever their order."""
-        pairs = [Pair(self.input(pair), self.output(pair)) for pair in range(len(self.pair_groups))]
-        shown = self.pair_tests < 0
-        bounds = zip(self.group_pairs[:-1].tolist(), self.group_pairs[1:].tolist(), strict=True)
-        return tuple(pairs_digest([pairs[i] for i in range(first, end) if shown[i]]) for first, end in bounds)
+        return tuple(pairs_digest(task.demonstrations) for task in self.tasks())
 
     def training_digests(self) -> tuple[str, ...]:
         """One line a training task, content digest and label digests: what exports keep for `trained_on`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from data_prep.files import InputError, read_json_once, write_atomic
+from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import Grid, describe, grid_digest, parse_grid
 
 
@@ -108,7 +108,7 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
 
 def _read_file(file: Path, corpus: str, alone: bool) -> Iterator[Task]:
     """The task in a file of a folder; those in one that is read `alone`, which may also be a table of tasks."""
-    value = read_json_once(file)
+    value = read_json(file)
     if not alone or (isinstance(value, dict) and isinstance(value.get("train"), list)):
         yield parse_task(value, file.stem, corpus, str(file))
     elif isinstance(value, dict):
@@ -125,7 +125,7 @@ def parse_table(table: dict[str, Any], corpus: str, where: str) -> Iterator[Task
 
 def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
     """Kaggle's solutions file: for each task id the output grids of its tests, in order."""
-    value = read_json_once(path)
+    value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [grid, ...], ...}}")
     for task_id, grids in value.items():

@@ -14,7 +14,7 @@ import orjson
 
 from arc_trm.vote import Tally, outputs_of
 from data_prep.canvas import Shape, implied_shapes
-from data_prep.files import InputError, read_json_once, write_atomic
+from data_prep.files import InputError, read_json, write_atomic
 from data_prep.grid import COLOURS, MAX_SIDE, Grid, describe, parse_grid
 from data_prep.tasks import Pair, Task
 
@@ -141,7 +141,7 @@ def write_submission(path: Path | str, submission: Submission) -> None:
 
 def read_submission(path: Path | str) -> Submission:
     """Read and validate a submission; raises InputError naming file, task, output and field."""
-    value = read_json_once(path)
+    value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [attempts, ...], ...}}")
     return {task_id: _parse_outputs(outputs, f"{path}: task {task_id}") for task_id, outputs in value.items()}

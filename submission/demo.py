@@ -24,7 +24,7 @@ from arc_trm.vote import Scores, score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
 from data_prep.files import command_line, make_folder, run_program, write_atomic
-from data_prep.overlap import PairDigest, pair_digest
+from data_prep.overlap import pair_digest, training_labels
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, read_solutions, write_tasks
@@ -54,7 +54,7 @@ def demo_tasks() -> list[Task]:
 
 def unseen_tasks(training: Sequence[str]) -> Iterator[Task]:
     """The tasks, by id, of which the rule above takes the first; `training`: lines of an export's training tasks."""
-    seen = {PairDigest.parse(text).pair for line in training for text in line.split()[1:]}
+    seen = {digest.pair for line in training for digest in training_labels(line)}
     tasks = sorted(pinned_corpus("arc2-training").tasks, key=lambda task: task.task_id)
     known = {task.task_id for task in demo_tasks()}
     for task in tasks:

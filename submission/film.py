@@ -20,13 +20,13 @@ from arc_trm.model import RecursiveModel
 from arc_trm.predict import roll_out
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
 from data_prep.files import InputError, command_line, run_program
-from data_prep.grid import IDENTITY, Grid
+from data_prep.grid import COLOURS, Grid
 from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
 from submission.session import read_exports
 
 # The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
-VIEW = [[IDENTITY.dihedral, *(COLOUR_OFFSET + colour for colour in IDENTITY.permutation)]]
+VIEW = [[0, *range(COLOUR_OFFSET, COLOUR_OFFSET + COLOURS)]]
 SYMBOLS = PAD_SYMBOL + EOS_SYMBOL + "0123456789"  # of every token
 
 

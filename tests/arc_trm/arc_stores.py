@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
-from tests.data_prep.material import puzzle_name
+from tests.data_prep.material import Augmentation, puzzle_name
 
 Shape = tuple[int, int]
 Shapes = tuple[Shape, Shape | None]  # of input and output; None: hidden
@@ -26,7 +26,9 @@ def random_task(rng: np.random.Generator, name: str, demonstrations: Sequence[Sh
 def puzzle_names(store: ArcStore) -> list[str]:
     """`corpus/task_id|||t3|||0123456789` for each puzzle, `corpus/task_id` for the unaugmented one."""
     groups = store.puzzle_groups.tolist()
-    return [puzzle_name(store.groups[group].name, store.augmentation(puzzle)) for puzzle, group in enumerate(groups)]
+    return [
+        puzzle_name(store.groups[group].name, Augmentation.of(store, puzzle)) for puzzle, group in enumerate(groups)
+    ]
 
 
 def mixed_store(augmentations: int = 7) -> ArcStore:
@@ -62,7 +64,7 @@ def every_dihedral(store: ArcStore, permutation: Sequence[int]) -> ArcStore:
 def augmented_shapes(store: ArcStore, puzzle: int, pair: int) -> NDArray[np.int64]:
     """[input or output, height or width] of a pair as the puzzle shows it; 0, 0 for a hidden output."""
     shapes = [
-        (0, 0) if grid is None else store.augmentation(puzzle).apply(grid).shape
+        (0, 0) if grid is None else Augmentation.of(store, puzzle).apply(grid).shape
         for grid in (store.input(pair), store.output(pair))
     ]
     return np.array(shapes, np.int64)

@@ -8,8 +8,8 @@ import numpy as np
 
 from arc_trm.vote import Predictions
 from data_prep.canvas import EOS, PAD, encode
-from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
-from tests.data_prep.material import decode
+from data_prep.grid import Grid, grid_digest
+from tests.data_prep.material import IDENTITY, Augmentation, decode
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order
 PlainVotes = dict[tuple[int, str], list[float]]

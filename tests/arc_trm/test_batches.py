@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from arc_trm.batches import ArcBatches, ArcSource, Batch, Source, sources_by_side
 from arc_trm.sampler import Rows, evaluation_rows
 from data_prep.canvas import CANVAS_SIDES, COLOUR_OFFSET, EOS, IGNORE_LABEL, VOCAB_SIZE, Placement
-from data_prep.grid import Augmentation
 from data_prep.store import ArcStore, TaskEntry, build_store, load, save
 from tests.arc_trm.arc_stores import augmented_shapes, every_dihedral, mixed_store, random_task
-from tests.data_prep.material import encode_example
+from tests.data_prep.material import Augmentation, encode_example
 
 STORE = mixed_store()
 
@@ -23,7 +22,9 @@ STORE = mixed_store()
 def reference(store: ArcStore, rows: Rows, side: int) -> Batch:
     """The examples of `rows`, one after the other."""
     examples = [
-        encode_example(store.input(pair), store.output(pair), store.augmentation(puzzle), Placement(row, column), side)
+        encode_example(
+            store.input(pair), store.output(pair), Augmentation.of(store, puzzle), Placement(row, column), side
+        )
         for puzzle, pair, row, column in zip(
             rows.puzzles.tolist(), rows.pairs.tolist(), rows.rows.tolist(), rows.columns.tolist(), strict=True
         )

@@ -31,11 +31,10 @@ from arc_trm.checkpoint import (
 )
 from arc_trm.config import HaltingConfig, ModelConfig
 from data_prep.files import InputError
-from data_prep.grid import Augmentation
 from tests.arc_trm.arc_stores import mixed_store, puzzle_names
 from tests.arc_trm.training import TINY, identical, lively_model
 from tests.conftest import REPOSITORY
-from tests.data_prep.material import puzzle_name
+from tests.data_prep.material import Augmentation, puzzle_name
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 

@@ -25,7 +25,7 @@ from arc_trm.vote import (
 )
 from data_prep.canvas import EOS, PAD
 from data_prep.files import InputError, read_json
-from data_prep.grid import Augmentation, Grid, grid_digest
+from data_prep.grid import Grid, grid_digest
 from data_prep.tasks import Pair, Task
 from tests.arc_trm.plain_vote import (
     plain_grid,
@@ -36,7 +36,7 @@ from tests.arc_trm.plain_vote import (
     votes_for,
     weird_predictions,
 )
-from tests.data_prep.material import named_augmentation
+from tests.data_prep.material import Augmentation, named_augmentation
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.sampled_from([7, 11, 16, 21, 30])

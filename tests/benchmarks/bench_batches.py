@@ -13,7 +13,7 @@ from data_prep.canvas import IGNORE_LABEL, PAD, Placement
 from data_prep.corpus import pinned_corpus
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.benchmarks.table import Row, median_seconds
-from tests.data_prep.material import encode_example
+from tests.data_prep.material import Augmentation, encode_example
 
 BATCH = 768
 STEPS = 50  # more than ten epochs, so that planning them counts in full
@@ -32,7 +32,9 @@ def one_by_one(store: ArcStore, rows: Rows, side: int) -> list[NDArray[np.int32]
     """The plain path: augment, place and pad every grid of every example on its own."""
     columns = zip(*(part.tolist() for part in (rows.puzzles, rows.pairs, rows.rows, rows.columns)), strict=True)
     examples = [
-        encode_example(store.input(pair), store.output(pair), store.augmentation(puzzle), Placement(row, column), side)
+        encode_example(
+            store.input(pair), store.output(pair), Augmentation.of(store, puzzle), Placement(row, column), side
+        )
         for puzzle, pair, row, column in columns
     ]
     return [np.stack(part).astype(np.int32) for part in zip(*examples, strict=True)]

@@ -15,11 +15,11 @@ import numpy as np
 
 from data_prep.augment import distinct_augmentations
 from data_prep.corpus import pinned_corpus
-from data_prep.grid import Augmentation
 from data_prep.store import load
 from data_prep.tasks import Pair, Task, task_digest
 from tests.benchmarks.table import Row, median_seconds
 from tests.conftest import REPOSITORY
+from tests.data_prep.material import Augmentation
 
 AUGMENTATIONS = 1000
 CONCEPTARC = REPOSITORY.parent / "shared" / "data" / "ConceptARC" / "corpus"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from data_prep.canvas import (
     largest_rectangles,
 )
 from data_prep.files import read_manifest, verify_digests
-from data_prep.grid import IDENTITY, Augmentation, Grid
+from data_prep.grid import COLOURS, INVERSE_DIHEDRAL, Grid, dihedral
+from data_prep.store import ArcStore
 from data_prep.tasks import Pair, Task
 
 
@@ -84,6 +86,29 @@ def as_json(made: Task, hide: bool = False) -> dict[str, Any]:
 def same_task(a: Task, b: Task) -> bool:
     """Whether ids, roles, order and every grid agree."""
     return (a.task_id, as_json(a)) == (b.task_id, as_json(b))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The plain reference: recolour by `permutation` (old colour -> new colour), then apply a dihedral element."""
+
+    dihedral: int
+    permutation: tuple[int, ...]
+
+    def apply(self, drawn: Grid) -> Grid:
+        """A new contiguous array."""
+        return np.ascontiguousarray(dihedral(np.array(self.permutation, dtype=np.uint8)[drawn], self.dihedral))
+
+    def inverse(self) -> "Augmentation":
+        return Augmentation(INVERSE_DIHEDRAL[self.dihedral], tuple(map(self.permutation.index, range(COLOURS))))
+
+    @classmethod
+    def of(cls, store: ArcStore, puzzle: int) -> "Augmentation":
+        """What makes a puzzle out of its task."""
+        return cls(int(store.puzzle_dihedrals[puzzle]), tuple(store.puzzle_permutations[puzzle].tolist()))
+
+
+IDENTITY = Augmentation(0, tuple(range(COLOURS)))
 
 
 def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:

@@ -25,9 +25,11 @@ from data_prep.canvas import (
     largest_rectangles,
     placement_limits,
 )
-from data_prep.grid import IDENTITY, Augmentation, Grid, grid_digest
+from data_prep.grid import Grid, grid_digest
 from data_prep.tasks import Pair
 from tests.data_prep.material import (
+    IDENTITY,
+    Augmentation,
     augmentations,
     decode,
     encode_example,

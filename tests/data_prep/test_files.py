@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.files import InputError, read_json_once, refuse_input
+from data_prep.files import InputError, read_json, refuse_input
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,16 +52,16 @@ def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tasks.json"
     file.write_text('{"a": 1, "b": {"c": 1, "c": 2}}')
     with pytest.raises(InputError, match=r"tasks\.json: c occurs twice"):
-        read_json_once(file)
+        read_json(file)
 
 
 def test_long_numbers_and_deep_lists_end_in_no_error_of_python(tmp_path: Path) -> None:
     file = tmp_path / "tasks.json"
     file.write_text(f"[0.{5000 * '9'}]")
-    assert read_json_once(file) == [1.0]
+    assert read_json(file) == [1.0]
     file.write_text(1020 * "[" + 1020 * "]")
     with suppress(InputError):  # which depth is too deep depends on the version of Python
-        read_json_once(file)
+        read_json(file)
 
 
 def test_an_input_is_not_written_over(tmp_path: Path) -> None:

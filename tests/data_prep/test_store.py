@@ -9,10 +9,9 @@ import pytest
 
 from data_prep.canvas import choose_side
 from data_prep.files import InputError, read_manifest, refuse_foreign
-from data_prep.grid import IDENTITY
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, pairs_digest, task_digest
-from tests.data_prep.material import grid, pair, random_task, task, verified
+from tests.data_prep.material import IDENTITY, Augmentation, grid, pair, random_task, task, verified
 
 HIDDEN = replace(random_task(2, "hidden"), tests=(Pair(grid(["123"]), None), Pair(grid(["4"]), None)))
 ENTRIES = (
@@ -56,8 +55,8 @@ def test_puzzles_lie_with_their_groups(store: ArcStore) -> None:
     assert np.array_equal(store.puzzle_groups, np.repeat(np.arange(4), 14))
     for group, start in enumerate(store.group_puzzles[:-1]):
         assert store.puzzle_groups[start] == group
-        assert store.augmentation(start) == IDENTITY
-        assert store.augmentation(start + 1) != IDENTITY
+        assert Augmentation.of(store, start) == IDENTITY
+        assert Augmentation.of(store, start + 1) != IDENTITY
 
 
 def test_groups_describe_their_tasks(store: ArcStore) -> None:

@@ -17,7 +17,7 @@ from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
 from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
 from tests.arc_trm.plain_vote import votes_for
-from tests.data_prep.material import as_json, grid, pair, task
+from tests.data_prep.material import Augmentation, as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
 
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -49,7 +49,7 @@ def tally() -> Tally:
     counted, made = Tally(outputs_of(TASKS)), store()
     groups = [0, 1, 2, 2, 3]
     rows = [
-        ((output, grid(rows), 0.25 + 0.05 * i), made.augmentation(int(made.group_puzzles[groups[output]]) + i))
+        ((output, grid(rows), 0.25 + 0.05 * i), Augmentation.of(made, int(made.group_puzzles[groups[output]]) + i))
         for output, grids in enumerate(VOTES)
         for i, rows in enumerate(grids)
     ]
