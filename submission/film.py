@@ -38,8 +38,8 @@ class Frame(NamedTuple):
 
 
 @torch.no_grad()
-def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: int) -> list[Frame]:
-    """A frame after each of `steps`; `embedding` is float32 [w].
+def film(exported: Export, embedding: Tensor, question: Grid, side: int) -> list[Frame]:
+    """A frame of every supervision step; `embedding` is float32 [w].
 
     Canvases are cut to the corner that the question and the last answer use.
     """
@@ -48,6 +48,7 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int, steps: 
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     state = model.initial_state(1, inputs.shape[1], torch.float32)
     said = []
+    steps = exported.halting.max_supervision_steps
     for output in islice(roll_out(model, state, inputs, embedding[None], torch.tensor(VIEW)), steps):
         logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in output.state[1:])]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
@@ -109,10 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     [exported] = read_exports([arguments.checkpoint])
     embedding, source = find_embedding(exported, task)
     side = choose_side(task) if exported.model.mixer == "attention" else CANVAS_SIDE
-    question, count = task.tests[arguments.test].input, exported.halting.max_supervision_steps
-    print(f"task {task.task_id}, test {arguments.test}: {count} supervision steps on a canvas of side {side}")
+    frames = film(exported, embedding, task.tests[arguments.test].input, side)
+    print(f"task {task.task_id}, test {arguments.test}: {len(frames)} supervision steps on a canvas of side {side}")
     print(f"puzzle embedding: {source}\nleft the answer y; right of it the latent z through the output head")
-    print("\n".join(show_steps(film(exported, embedding, question, side, count))))
+    print("\n".join(show_steps(frames)))
     return 0
 
 

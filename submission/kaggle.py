@@ -29,14 +29,10 @@ COMPETITION = "arc-prize-2026-arc-agi-2"
 # Kaggle's names of machines, and their GPUs; a name that it does not know silently gets a P100.
 MACHINES = {"NvidiaL4": 4, "NvidiaTeslaT4": 2, "NvidiaTeslaP100": 1}
 RECORD = "push.json"
-# How a notebook's run can end, and whether that is well.
-ENDS = {"COMPLETE": True, "ERROR": False, "CANCEL_ACKNOWLEDGED": False}
+ENDS = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")  # of a notebook's run, the good one first
 # In seconds: between two looks at something that takes its time, and when to give up on it.
 POLL, DATASET_WAIT, KERNEL_WAIT = 15.0, 3600.0, 13 * 3600.0
-NO_CREDENTIALS = (
-    "no Kaggle credentials that work: make a token at https://www.kaggle.com/settings and set KAGGLE_API_TOKEN, "
-    "or save it as ~/.kaggle/access_token"
-)
+NO_CREDENTIALS = "no Kaggle credentials that work: make a token at kaggle.com/settings, and set KAGGLE_API_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
     with new_folder(folder) as fresh:
         ask(f"output of {pushed.kernel}", client.kernels_output, pushed.kernel, str(fresh), force=True, quiet=True)
     log = folder / f"{pushed.kernel.split('/')[1]}.log"
-    if not ENDS[said]:
+    if said != ENDS[0]:
         raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
     print(f"fetched {folder}: {check_output(folder, pushed)} tasks in submission.json")
 

@@ -81,22 +81,19 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
     # Here, because it takes torch, which reading a bundle does not need.
     from submission.session import read_exports
 
-    described: list[dict[str, Any]] = []
-    files: dict[str, bytes] = {}
-    for number, (checkpoint, export) in enumerate(zip(checkpoints, read_exports(checkpoints), strict=True), start=1):
+    exports, files = read_exports(checkpoints), dict[str, bytes]()
+    for number, checkpoint in enumerate(checkpoints, start=1):
         source, stem = standing_json(checkpoint, "export"), f"export{number if number > 1 else ''}"
         assert source is not None
         files |= {f"{stem}{kind}": source.with_suffix(kind).read_bytes() for kind in (".json", ".safetensors")}
-        corpora = [f"{corpus['name']} {corpus['version']}" for corpus in export.facts.get("corpora") or []]
-        facts = {"sha256": export.facts["sha256"], "training_tasks": len(export.training_tasks), "corpora": corpora}
-        described.append(facts)
     with tempfile.TemporaryDirectory(prefix="arc-trm-bundle.") as name:
         wheel = build_wheel(ROOT, Path(name))
         files |= {path.name: path.read_bytes() for path in (wheel, ROOT / "notebooks" / NOTEBOOK)}
-    lines = dict.fromkeys(f"  {corpus}" for checkpoint in described for corpus in checkpoint["corpora"])
+    corpora = [corpus for export in exports for corpus in export.facts.get("corpora") or []]
+    lines = dict.fromkeys(f"  {corpus['name']} {corpus['version']}" for corpus in corpora)
     files["LICENCES.txt"] = "\n".join([LICENCES, *lines, "", (ROOT / "LICENSE").read_text()]).encode()
     manifest = {"format": FORMAT, "version": VERSION, "package": __version__, "wheel": wheel.name}
-    manifest |= {"options": list(options), "checkpoints": described}
+    manifest |= {"options": list(options), "checkpoints": [export.facts["sha256"] for export in exports]}
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
 

@@ -29,6 +29,7 @@ from submission.score import known_scores
 from submission.show import comparison
 from submission.submission_file import read_summary, remarks, summary_path
 
+ALARMS = ("LEAK", "CONTAMINATED", "UNKNOWN")  # how a remark begins that puts a score in doubt
 LEADING = 6  # candidates shown for every output
 PAGE = Path(__file__).with_name("page")  # template and style
 # How an output can end: in words, and in which colour.
@@ -109,8 +110,7 @@ def verdict(found: Sequence[Answer]) -> str:
 def overview(material: Material, found: Iterable[Sequence[Answer]]) -> str:
     """Remarks, scores, outcomes and the run."""
     lines = report_remarks(material)
-    alarms = [" class=alarm" if line.startswith(("LEAK", "CONTAMINATED", "UNKNOWN")) else "" for line in lines]
-    said = "".join(f"<p{alarm}>{escape(line)}</p>" for alarm, line in zip(alarms, lines, strict=True))
+    said = "".join(f"<p{' class=alarm' if line.startswith(ALARMS) else ''}>{escape(line)}</p>" for line in lines)
     notice = f"<div class=notice>{said}</div>" if lines else ""
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in run_rows(material))
     outcomes = Counter(answer.outcome for answers in found for answer in answers)
@@ -246,14 +246,14 @@ def _candidates(answer: Answer) -> str:
 def _candidate(answer: Answer, place: int, candidate: Candidate) -> str:
     right = place == answer.rank
     names = [f"attempt {i}" for i, grid in enumerate(answer.attempts, 1) if np.array_equal(grid, candidate.grid)]
-    badges = "".join(f" <span class=badge>{name}</span>" for name in [*names, *["✓ truth"] * right])
+    badges = "".join(f" <span class=badge>{name}</span>" for name in [*names, *(["✓ truth"] if right else [])])
     facts = (
         f"<p><b>{candidate.votes} votes</b> ({candidate.votes / answer.votes:.1%}){badges}</p>"
         f"<progress value={candidate.votes} max={answer.votes} aria-hidden=true></progress>"
         f"<p>halting probability {candidate.mean_halt:.1%}</p>"
     )
     shown = figure(f"No. {place}", candidate.grid, cell_size(130, candidate.grid))
-    return f"<li{' class=right' * right}>{shown}<div class=candidatefacts>{facts}</div></li>"
+    return f"<li{' class=right' if right else ''}>{shown}<div class=candidatefacts>{facts}</div></li>"
 
 
 # Grids as SVG -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ Three definitions of the score circulate; all three are printed, by name:
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import orjson
 
@@ -77,12 +78,13 @@ def _refuse_idle(arguments: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_line("submission.score", __doc__)
-    parser.add_argument("submission", metavar="SUBMISSION", help="the submission.json to score")
-    parser.add_argument("--solutions", metavar="FILE", help="the known outputs: {task_id: [grid, ...], ...}")
-    parser.add_argument("--challenges", metavar="FILE", help="the tasks; the submission must answer just these")
-    parser.add_argument("--check", action="store_true", help="validate against --challenges, do not score")
-    parser.add_argument("--per-task", action="store_true", help="also print each task's solved and asked outputs")
-    parser.add_argument("--json", action="store_true", help="print the scores as JSON, alone on stdout")
+    add = parser.add_argument
+    add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to score")
+    add("--solutions", metavar="FILE", type=Path, help="the known outputs: {task_id: [grid, ...], ...}")
+    add("--challenges", metavar="FILE", type=Path, help="the tasks; the submission must answer just these")
+    add("--check", action="store_true", help="validate against --challenges, do not score")
+    add("--per-task", action="store_true", help="also print each task's solved and asked outputs")
+    add("--json", action="store_true", help="print the scores as JSON, alone on stdout")
     return parser
 
 

@@ -161,13 +161,12 @@ PROVENANCE = {
 }
 
 
-def summary_path(submission: Path | str) -> Path:
+def summary_path(submission: Path) -> Path:
     """`submission.summary.json` beside `submission.json`."""
-    path = Path(submission)
-    return path.with_name(f"{path.stem}.summary.json")
+    return submission.with_name(f"{submission.stem}.summary.json")
 
 
-def read_summary(submission: Path | str) -> dict[str, Any]:
+def read_summary(submission: Path) -> dict[str, Any]:
     """What stands beside the submission at that path, empty when nothing does; InputError when it is malformed."""
     path = summary_path(submission)
     value = read_json(path) if path.exists() else {}

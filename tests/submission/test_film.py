@@ -46,7 +46,7 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
     model = RecursiveModel(config).eval()
     model.load_state_dict(made.weights)
     question = TASK.tests[0].input
-    frames = film(made, made.puzzle_mean, question, side, STEPS)
+    frames = film(made, made.puzzle_mean, question, side)
     embedding = PuzzleEmbedding(1, CONFIG.puzzle_width, torch.device("cpu"))
     embedding.table.copy_(made.puzzle_mean[None])
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
@@ -64,8 +64,8 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
 @pytest.mark.parametrize(("recursion", "latents"), [("single_latent", 0), ("multi_scale_latent", 2)])
 def test_every_latent_is_read(recursion: str, latents: int) -> None:
     made = exported(replace(CONFIG, recursion=recursion))  # type: ignore[arg-type]
-    frames = film(made, made.puzzle_mean, TASK.tests[0].input, 30, 1)
-    assert [len(frame.canvases) for frame in frames] == [1 + latents]
+    frames = film(made, made.puzzle_mean, TASK.tests[0].input, 30)
+    assert [len(frame.canvases) for frame in frames] == [1 + latents] * STEPS
 
 
 def test_a_puzzle_keeps_its_own_embedding() -> None:

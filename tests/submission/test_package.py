@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -37,14 +38,12 @@ def test_a_bundle_is_a_flat_folder_whose_manifest_knows_every_file(bundle: Bundl
     digests = {name: hashlib.sha256((bundle.folder / name).read_bytes()).hexdigest() for name in names}
     assert bundle.manifest["digests"] == digests
     assert bundle.manifest["package"] == __version__
-    [checkpoint] = bundle.manifest["checkpoints"]
-    assert (checkpoint["training_tasks"], checkpoint["corpora"]) == (3, [])
     assert bundle.digest == hashlib.sha256((bundle.folder / "manifest.json").read_bytes()).hexdigest()
 
 
 def test_its_checkpoint_can_be_found_and_read(bundle: Bundle) -> None:
     assert find_exports(bundle.folder.parent / "bundle") == [bundle.folder]
-    assert read_export(bundle.folder).facts["sha256"] == bundle.manifest["checkpoints"][0]["sha256"]
+    assert read_export(bundle.folder).facts["sha256"] == bundle.manifest["checkpoints"][0]
 
 
 def test_several_checkpoints_are_packed_found_and_read(bundle: Bundle, tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_several_checkpoints_are_packed_found_and_read(bundle: Bundle, tmp_path:
     found = find_exports(tmp_path / "b")
     digests = [read_export(path).facts["sha256"] for path in (bundle.folder, other)]
     assert [read_export(path).facts["sha256"] for path in found] == digests
-    assert [checkpoint["sha256"] for checkpoint in read_bundle(tmp_path / "b").manifest["checkpoints"]] == digests
+    assert read_bundle(tmp_path / "b").manifest["checkpoints"] == digests
     assert all(standing_json(path, "export") for path in found)
     with pytest.raises(InputError, match="has the weights of"):
         package.main([*words, str(bundle.folder)])
@@ -64,12 +63,7 @@ def test_several_checkpoints_are_packed_found_and_read(bundle: Bundle, tmp_path:
         read_export(found[1])
 
 
-def test_the_same_sources_make_the_same_bundle(bundle: Bundle, tmp_path: Path) -> None:
-    package.main(["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "again")])
-    assert read_bundle(tmp_path / "again").digest == bundle.digest
-
-
-def test_a_bundle_is_replaced_by_the_next_one(bundle: Bundle, tmp_path: Path) -> None:
+def test_the_next_bundle_replaces_it_and_the_same_sources_make_the_same(bundle: Bundle, tmp_path: Path) -> None:
     words = ["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b")]
     package.main(words)
     (tmp_path / "b" / "export.json").write_text("{}")
@@ -84,7 +78,7 @@ def test_packing_leaves_nothing_in_the_checkout(bundle: Bundle) -> None:
 
 
 def test_an_altered_file_is_noticed(bundle: Bundle, tmp_path: Path) -> None:
-    package.main(["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b")])
+    shutil.copytree(bundle.folder, tmp_path / "b")
     (tmp_path / "b" / "LICENCES.txt").write_text("other")
     with pytest.raises(InputError, match=r"LICENCES.txt: the content differs from the manifest's digest"):
         read_bundle(tmp_path / "b")
