@@ -37,9 +37,7 @@ SHIPPED = Path(__file__).parent / "checkpoint"
 ALL_OUTPUTS = 419  # test outputs of ARC-AGI-1 evaluation
 VOTES = 64  # answers to every test input: 88 of them take less than 15 TFLOP
 STEPS = 100  # of the adaptation to the unseen task
-FIXED_WORK = (
-    "--canvas=strict", "--precision=fp32", "--augmentations", str(VOTES - 1), "--time-budget=1000h",
-)  # fmt: skip
+FIXED_WORK = ("--canvas=strict", "--precision=fp32", f"--augmentations={VOTES - 1}", "--time-budget=1000h")
 
 
 def fits(task: Task) -> bool:

@@ -42,7 +42,15 @@ def known_scores(tasks: Iterable[Task], submission: Submission) -> Scores | None
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    parser = command_line("submission.score", __doc__)
+    add = parser.add_argument
+    add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to score")
+    add("--solutions", metavar="FILE", type=Path, help="the known outputs: {task_id: [grid, ...], ...}")
+    add("--challenges", metavar="FILE", type=Path, help="the tasks; the submission must answer just these")
+    add("--check", action="store_true", help="validate against --challenges, do not score")
+    add("--per-task", action="store_true", help="also print each task's solved and asked outputs")
+    add("--json", action="store_true", help="print the scores as JSON, alone on stdout")
+    arguments = parser.parse_args(argv)
     if arguments.check:
         _refuse_idle(arguments)
     elif arguments.solutions is None:
@@ -74,18 +82,6 @@ def _refuse_idle(arguments: argparse.Namespace) -> None:
     for name in ("solutions", "json", "per_task"):
         if getattr(arguments, name):
             raise InputError(f"--check only validates and prints one line, expected no --{name.replace('_', '-')}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line("submission.score", __doc__)
-    add = parser.add_argument
-    add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to score")
-    add("--solutions", metavar="FILE", type=Path, help="the known outputs: {task_id: [grid, ...], ...}")
-    add("--challenges", metavar="FILE", type=Path, help="the tasks; the submission must answer just these")
-    add("--check", action="store_true", help="validate against --challenges, do not score")
-    add("--per-task", action="store_true", help="also print each task's solved and asked outputs")
-    add("--json", action="store_true", help="print the scores as JSON, alone on stdout")
-    return parser
 
 
 if __name__ == "__main__":

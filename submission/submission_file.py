@@ -150,15 +150,9 @@ class SubmissionFile:
 # What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, whether its
 # training tasks are known, which tasks of the submission were among these, for which it has an embedding row, and which
 # need a larger canvas than it was trained on; and how well the adaptation knows the demonstrations of each task.
-PROVENANCE = {
-    "checkpoint": (str, "a text"),
-    "leak": (bool, "true or false"),
-    "training_known": (bool, "true or false"),
-    "trained_on": (list, "a list of ids"),
-    "beyond_canvas": (list, "a list of ids"),
-    "known": (list, "a list of ids"),
-    "demonstrations": (dict, "an object of tasks"),
-}
+PROVENANCE = {"checkpoint": str, "leak": bool, "training_known": bool, "demonstrations": dict}
+PROVENANCE |= dict.fromkeys(("trained_on", "known", "beyond_canvas"), list)
+EXPECTED = {str: "a text", bool: "true or false", list: "a list of ids", dict: "an object of tasks"}
 
 
 def summary_path(submission: Path) -> Path:
@@ -172,9 +166,9 @@ def read_summary(submission: Path) -> dict[str, Any]:
     value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
         raise InputError(f"{path}: found {describe(value)}, expected an object")
-    for name, (kind, expected) in PROVENANCE.items():
+    for name, kind in PROVENANCE.items():
         if not isinstance(value.get(name, kind()), kind):
-            raise InputError(f"{path}: {name} is {describe(value[name])}, expected {expected}")
+            raise InputError(f"{path}: {name} is {describe(value[name])}, expected {EXPECTED[kind]}")
     return value
 
 
