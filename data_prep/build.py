@@ -11,7 +11,7 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +28,6 @@ from data_prep.corpus import (
     Corpus,
     Merge,
     Recipe,
-    conceptarc_corpus,
     merge,
     pinned_corpus,
     split_off,
@@ -74,13 +73,13 @@ def build_arc(
         asked.append(held)
         held_out = {task.name for task in held.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
-    for line in describe_merge(merged):
-        print(line)
+    print_findings(merged)
     entries = _fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
-    store = build_store(entries, augmentations, seed, {**facts, **merged.describe()})
+    leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
+    store = build_store(entries, augmentations, seed, {**facts, **leaks})
     save(store, out)
     print(summary(store, out))
     return store
@@ -118,11 +117,7 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
         split = colon and not Path(path).exists()
         tasks = read_tasks(head, tail, name) if split else read_tasks(path, corpus=name)
         return Corpus(name, "own", tuple(tasks))
-    if name != CONCEPTARC:
-        return pinned_corpus(name)
-    if conceptarc is None:
-        raise InputError("source conceptarc: expected --conceptarc DIR with it")
-    corpus = conceptarc_corpus(conceptarc)
+    corpus = pinned_corpus(name, conceptarc)
     if corpus.version == "unpinned":
         print(f"{conceptarc}: not the pinned content of ConceptARC ({len(corpus.tasks)} tasks), taken as it is")
     return corpus
@@ -138,19 +133,17 @@ def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
     return fit
 
 
-def describe_merge(merged: Merge) -> list[str]:
-    """One line for each finding of the merge that the user should know."""
-    lines = []
+def print_findings(merged: Merge) -> None:
+    """Print a line for each finding of the merge that the user should know."""
     if merged.left_out:
         pairs = {(leak.training, leak.pair): leak for leak in merged.left_out}
         named = ", ".join(f"{leak.training} (= {leak.scored})" for leak in pairs.values())
-        lines.append(f"left out {len(pairs)} training pairs that equal test pairs to stay unseen: {named}")
+        print(f"left out {len(pairs)} training pairs that equal test pairs to stay unseen: {named}")
     if merged.leaks:
         names = {leak.training for leak in merged.leaks}
-        lines.append(f"LEAK allowed: {len(names)} training tasks contain test pairs that are scored")
+        print(f"LEAK allowed: {len(names)} training tasks contain test pairs that are scored")
     if merged.merged:
-        lines.append(f"merged {merged.merged} training tasks that occur twice")
-    return lines
+        print(f"merged {merged.merged} training tasks that occur twice")
 
 
 def summary(store: ArcStore, folder: Path) -> str:

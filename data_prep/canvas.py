@@ -4,7 +4,6 @@ The full canvas is 30 x 30. A smaller side is the window of it at (0, 0): what t
 that window, provided that the grid and its EOS border fit. Labels of PAD cells are not asked for.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -108,35 +107,33 @@ def placement_limits(input_shape: Shape, output_shape: Shape, side: int = CANVAS
     return rows, columns
 
 
-# Size rules: what the shapes (given, shown) of one demonstration say about the output of another input, `asked`.
-SizeRule = Callable[[Shape, Shape, Shape], tuple[Fraction | int, Fraction | int]]
-SIZE_RULES: dict[str, SizeRule] = {
-    "constant": lambda given, shown, asked: shown,
-    "offset": lambda given, shown, asked: (asked[0] + shown[0] - given[0], asked[1] + shown[1] - given[1]),
-    "scale": lambda given, shown, asked: (
-        Fraction(asked[0] * shown[0], given[0]),
-        Fraction(asked[1] * shown[1], given[1]),
-    ),
-    "turned scale": lambda given, shown, asked: (
-        Fraction(asked[1] * shown[0], given[1]),
-        Fraction(asked[0] * shown[1], given[0]),
-    ),
-}
+def _rule_sizes(given: Shape, shown: Shape, asked: Shape) -> list[tuple[Fraction | int, Fraction | int]]:
+    """What each size rule says of the output for an input `asked`, after one demonstration (given, shown).
+
+    The rules: always the same size; as much larger than the input; as many times as large; the same for a turned input.
+    """
+    (height, width), (tall, wide) = given, asked
+    return [
+        shown,
+        (tall + shown[0] - height, wide + shown[1] - width),
+        (Fraction(tall * shown[0], height), Fraction(wide * shown[1], width)),
+        (Fraction(wide * shown[0], width), Fraction(tall * shown[1], height)),
+    ]
 
 
 def implied_shapes(task: Task) -> list[Shape]:
     """Shapes that the test outputs would have under every size rule that all demonstrations obey."""
     shapes = [(p.input.shape, p.output.shape) for p in task.demonstrations if p.output is not None]
-    implied: list[Shape] = []
     if not shapes:
-        return implied
-    first_input, first_output = shapes[0]
-    for rule in SIZE_RULES.values():
-        if all(rule(first_input, first_output, given) == shown for given, shown in shapes):
-            for pair in task.tests:
-                height, width = rule(first_input, first_output, pair.input.shape)
-                implied.append((min(int(height), MAX_SIDE), min(int(width), MAX_SIDE)))
-    return implied
+        return []
+    told = ([size == shown for size in _rule_sizes(*shapes[0], given)] for given, shown in shapes)
+    obeyed = [all(rule) for rule in zip(*told, strict=True)]
+    return [
+        (min(int(height), MAX_SIDE), min(int(width), MAX_SIDE))
+        for pair in task.tests
+        for (height, width), obeys in zip(_rule_sizes(*shapes[0], pair.input.shape), obeyed, strict=True)
+        if obeys
+    ]
 
 
 def choose_side(task: Task) -> int:

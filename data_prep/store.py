@@ -55,12 +55,9 @@ class TaskEntry:
     @property
     def visible(self) -> Task:
         """The task with every output hidden that does not train."""
-        pairs = tuple(
-            pair if trains else Pair(pair.input, None)
-            for pair, trains in zip(self.task.pairs, self.training, strict=True)
-        )
-        shown = tuple(pair for pair in pairs if pair.output is not None)
-        asked = tuple(pair for pair in pairs if pair.output is None)
+        pairs = list(zip(self.task.pairs, self.training, strict=True))
+        shown = tuple(pair for pair, trains in pairs if trains)
+        asked = tuple(Pair(pair.input, None) for pair, trains in pairs if not trains)
         return Task(self.task.task_id, self.task.corpus, shown, asked)
 
     @property

@@ -185,7 +185,7 @@ def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
     [
         ([], "nothing to build from, expected --recipe, --source or --scored"),
         (["--source", "arc3"], "corpus 'arc3', expected one of arc1-training"),
-        (["--source", "conceptarc"], "source conceptarc: expected --conceptarc DIR"),
+        (["--source", "conceptarc"], "corpus conceptarc: name its folder with --conceptarc DIR"),
         (["--source", "a/b={a}"], "expected NAME=PATH with a name of letters, digits"),
         (["--source", "a={a}", "--scored", "a={a}"], "corpus a is named twice"),
         (["--source", "a={folder}/nowhere.json"], "nowhere.json: cannot read (No such file or directory)"),

@@ -121,7 +121,7 @@ def test_an_allowed_leak_is_built_and_recorded(corpora: dict[str, Corpus]) -> No
         *("0934a4d8", "136b0064", "16b78196", "981571dc", "aa4ec2a5", "da515329")
     }
     assert merged.left_out == ()
-    assert len(merged.describe()["leak"]) == 6
+    assert len(merged.leaks) == 6
     assert all(all(entry.training) for entry in merged.entries if not entry.scored)
 
 
