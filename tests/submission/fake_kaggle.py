@@ -16,7 +16,6 @@ class Failure:
     """An answer that a method gives instead of the right one."""
 
     status: int
-    headers: dict[str, str] = field(default_factory=dict)
     text: str = '{"message": "no"}'
 
 
@@ -38,7 +37,6 @@ class FakeKaggle:
     dropped: dict[str, list[str]] = field(default_factory=dict)  # field of the answer to a push -> sources
     output: dict[str, bytes] = field(default_factory=dict)
     log: str = ""
-    submissions: list[Answer] = field(default_factory=list)
     page: int = 2  # files on a page of a listing
     bad_token: bool = False
     url: str = ""
@@ -116,14 +114,7 @@ def list_kernel_session_output(site: FakeKaggle, body: Answer) -> Answer:
 
 
 def create_code_submission(site: FakeKaggle, body: Answer) -> Answer:
-    site.submissions.insert(
-        0, {"ref": 100 + len(site.submissions), "status": "PENDING", "date": "2026-01-02T03:04:05.678Z"}
-    )
-    return {"message": "Successfully submitted", "ref": site.submissions[0]["ref"]}
-
-
-def list_submissions(site: FakeKaggle, body: Answer) -> Answer:
-    return {"submissions": site.submissions}
+    return {"message": "Successfully submitted", "ref": 100}
 
 
 METHODS: dict[str, Callable[[FakeKaggle, Answer], Answer]] = {
@@ -137,7 +128,6 @@ METHODS: dict[str, Callable[[FakeKaggle, Answer], Answer]] = {
     "GetKernelSessionStatus": get_kernel_session_status,
     "ListKernelSessionOutput": list_kernel_session_output,
     "CreateCodeSubmission": create_code_submission,
-    "ListSubmissions": list_submissions,
 }
 
 
@@ -169,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             except Refused as refused:
                 failure = Failure(refused.status)
-        self._reply(failure.status, failure.text.encode(), failure.headers)
+        self._reply(failure.status, failure.text.encode())
 
     def do_PUT(self) -> None:
         token, data = self.path.rsplit("/", 1)[1], self._body()
@@ -192,14 +182,10 @@ class Handler(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _reply(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+    def _reply(self, status: int, data: bytes) -> None:
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(data)),
-            **(headers or {}),
-        }.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 

@@ -201,7 +201,7 @@ def test_what_the_public_run_did_not_prove_is_not_handed_in(
         call("submit")
     assert not ran.asked("CreateCodeSubmission")
     assert call("submit", "--anyway") == 0
-    assert len(ran.submissions) == 1
+    assert len(ran.asked("CreateCodeSubmission")) == 1
 
 
 def test_output_can_be_fetched_later(ran: FakeKaggle, call: Callable[..., int], tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_the_record_of_a_push_without_its_machine_is_read(
     assert record.pop("machine") == MACHINE
     path.write_text(json.dumps(record))
     assert call("submit") == 0
-    assert len(ran.submissions) == 1
+    assert len(ran.asked("CreateCodeSubmission")) == 1
     path.write_text(json.dumps({**record, "other": 1}))
     with pytest.raises(InputError, match=r"push.json: not what a push writes \(.*other"):
         call("submit")

@@ -12,12 +12,11 @@ import pytest
 from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError
 from data_prep.grid import Grid
-from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission, write_submission
 from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
 from tests.arc_trm.plain_vote import votes_for
-from tests.data_prep.material import Augmentation, as_json, grid, pair, task
+from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium
 
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -40,21 +39,11 @@ def submission() -> Submission:
     return {one.task_id: tuple(next(attempts) for _ in one.tests) for one in TASKS}
 
 
-def store() -> ArcStore:
-    return build_store([TaskEntry.demonstrations_only(one) for one in TASKS], 7, 0)
-
-
 def tally() -> Tally:
-    """Votes of each task's puzzles in turn, halting probability 0.25 for the first, a bit more for each further one."""
-    counted, made = Tally(outputs_of(TASKS)), store()
-    groups = [0, 1, 2, 2, 3]
-    rows = [
-        ((output, grid(rows), 0.25 + 0.05 * i), Augmentation.of(made, int(made.group_puzzles[groups[output]]) + i))
-        for output, grids in enumerate(VOTES)
-        for i, rows in enumerate(grids)
-    ]
-    votes, augmentations = zip(*rows, strict=True)
-    counted.add(votes_for(votes, augmentations))
+    """Halting probability 0.25 for the first vote for an output, a bit more for each further one."""
+    counted = Tally(outputs_of(TASKS))
+    votes = ((output, i, grid(rows)) for output, grids in enumerate(VOTES) for i, rows in enumerate(grids))
+    counted.add(votes_for([(output, shown, 0.25 + 0.05 * i) for output, i, shown in votes]))
     return counted
 
 
