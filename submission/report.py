@@ -271,8 +271,9 @@ def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
     below, *others = colours[np.argsort(-counts, kind="stable")].tolist()  # the most common colour below the others
     parts = [f'<rect width="100%" height="100%" fill="{PALETTE[below]}"/>']
     for colour in others:
-        path = "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(grid == colour).tolist())
-        parts.append(f'<path d="{path}" fill="{PALETTE[colour]}"/>')
+        # A line of width 1 through the middle of a cell fills it.
+        path = "".join(f"M{column} {row + 0.5}h1" for row, column in np.argwhere(grid == colour).tolist())
+        parts.append(f'<path d="{path}" stroke="{PALETTE[colour]}"/>')
     parts.append('<rect width="100%" height="100%" fill="url(#cells)"/>')  # lines between cells: see page.html
     if truth is not None and truth.shape == grid.shape and (wrong := np.argwhere(grid != truth)).size:
         cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in wrong.tolist())
