@@ -74,7 +74,7 @@ class Adaptation:
     halvings: int = 0  # of the learning rates
     _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
 
-    def go_on(self, unit: Unit, over: Callable[[], bool], figures: Callable[[], str]) -> int:
+    def take_steps(self, unit: Unit, over: Callable[[], bool], figures: Callable[[], str]) -> int:
         """The steps of `unit`, fewer where all processes are told that it is `over`; how many.
 
         Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite

@@ -43,7 +43,7 @@ class RunClock:
         left = self.left(self.deadline) / parts
         return self if parts == 1 else RunClock(left, self.now(), self.now, self.phases)
 
-    def go_on(self, spent: float) -> None:
+    def resume(self, spent: float) -> None:
         """Count `spent` seconds of an earlier process as part of this run; the deadline stays."""
         self.started, self.budget = self.started - spent, self.budget + spent
 

@@ -105,7 +105,7 @@ class Schedule:
             return Unit(Kind.COMPILE, COMPILE_SHARE * left)
         if self._round_began is None:
             self._begin_round()
-        adapts = self.voted == 0 and self._goes_on() and self._left_to_adapt() >= self.step_seconds()
+        adapts = self.voted == 0 and self._wants_steps() and self._left_to_adapt() >= self.step_seconds()
         due = self.clock.spent - self._saved >= self.save_every or (self.voted == 0 and not adapts)
         if due and self.unsaved:
             return Unit(Kind.SAVE)
@@ -139,7 +139,7 @@ class Schedule:
 
     def _another_round(self) -> bool:
         """Whether votes took so little time that adapting further and voting again is worth it."""
-        adapted = self.step > self._round_step and self._goes_on()
+        adapted = self.step > self._round_step and self._wants_steps()
         left, worthwhile = self.left, WORTHWHILE_SHARE * self.clock.budget
         enough = left > max(worthwhile, self._reserved(left) + self.step_seconds())
         return adapted and enough and not self.over and self.voted == self.puzzles
@@ -151,7 +151,7 @@ class Schedule:
         """Seconds until the last answer must be there."""
         return self.clock.left(self.clock.prediction_end)
 
-    def _goes_on(self) -> bool:
+    def _wants_steps(self) -> bool:
         return self.adapts and (not self.steps or self.step < self.steps)
 
     def step_seconds(self) -> float:

@@ -20,7 +20,7 @@ from submission.clock import RunClock
 from submission.forecast import forecast, plan_beside_fact, plan_lines
 from submission.hardware import chosen_precision, describe_tasks, leave_broken_gpu, table
 from submission.resume import forget_state, identity, read_state
-from submission.settings import MOST_AUGMENTATIONS, Settings
+from submission.settings import Settings
 from submission.solver import PREDICT_BATCHES, Solver
 from submission.submission_file import SubmissionFile
 
@@ -122,7 +122,7 @@ def show_plan(
         )
     solver = Solver(exports[0], settings, clock.part(len(checkpoints)), file, accelerator)
     with torch.compiler.set_stance("force_eager"):  # compiling is planned, not done
-        solver.build(MOST_AUGMENTATIONS if settings.augmentations is None else settings.augmentations)
+        solver.build(settings.augmentations)
         solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
     processes = gpus or accelerator.num_processes

@@ -37,11 +37,6 @@ def _option(default: Any, text: str, **words: Any) -> Any:
 
 COUNT, AMOUNT, SHARE = ({"type": kind, "metavar": "N"} for kind in (whole, amount, share))
 SWITCH = {"action": argparse.BooleanOptionalAction}
-CANVASES = {
-    "sizes": "small canvases for small tasks, the full one where an answer seems to go on beyond",
-    "strict": "small canvases for small tasks, whatever the answers",
-    "full": "always the full canvas",
-}
 MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
 # Options that go together: what the best public run with this model did at test time.
 PROFILES: dict[str, dict[str, Any]] = {
@@ -69,7 +64,12 @@ class Settings:
     embedding_share: float = _option(0.25, "first part, at most 1000 steps, in which embeddings move alone", **SHARE)
     deep_steps: int = _option(0, "latent recursions in a deep recursion; 0: the checkpoint's", **COUNT)
     supervision_steps: int = _option(0, "supervision steps at most; 0: the checkpoint's", **COUNT)
-    canvas: str = _option("sizes", "; ".join(f"{name}: {text}" for name, text in CANVASES.items()), choices=CANVASES)
+    canvas: str = _option(
+        "sizes",
+        "sizes: small canvases for small tasks, the full one where an answer seems to go on beyond; strict: small "
+        "canvases for small tasks, whatever the answers; full: always the full canvas",
+        choices=("sizes", "strict", "full"),
+    )
     precision: str = _option(
         "auto", "arithmetic; auto: the fastest that works", choices=("auto", "fp32", "bf16", "fp16")
     )

@@ -107,12 +107,10 @@ class Solver:
     def prepare(self) -> None:
         """Make everything that the run needs, for as many puzzles as its pace allows, or as an earlier process had."""
         asked = self.settings.augmentations
+        self.build(asked if self.saved is None else self.saved.facts["augmentations"])
         if self.saved is not None:
-            self.build(self.saved.facts["augmentations"])
             self.restore(self.saved)
-            return
-        self.build(MOST_AUGMENTATIONS if asked is None else asked)
-        if asked is None and self.schedule.adapts:
+        elif asked is None and self.schedule.adapts:
             [pace] = agreed_values([self.measured_pace()], self.accelerator)
             self.fit_puzzles(pace)
 
@@ -139,9 +137,13 @@ class Solver:
         if pace > 0:
             self.schedule.stepping.seconds, self.schedule.answers.seconds = pace, pace / self.schedule.step_work
 
-    def build(self, augmentations: int) -> None:
-        """Make puzzles of the tasks, the trainer that stands at the export, the rows to be answered, the schedule."""
-        settings, accelerator, self.augmentations = self.settings, self.accelerator, augmentations
+    def build(self, wanted: int | None) -> None:
+        """Make puzzles of the tasks, the trainer that stands at the export, the rows to be answered, the schedule.
+
+        `wanted` are the augmentations of a task, MOST_AUGMENTATIONS where it is None.
+        """
+        settings, accelerator = self.settings, self.accelerator
+        augmentations = self.augmentations = MOST_AUGMENTATIONS if wanted is None else wanted
         entries = [TaskEntry.demonstrations_only(task) for task in self.file.tasks]
         self.store = build_store(entries, augmentations, settings.seed)
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
@@ -206,7 +208,7 @@ class Solver:
     def restore(self, saved: Saved) -> None:
         """Go on from a state: its clock, its weights, its pace, its votes."""
         facts = saved.facts
-        self.clock.go_on(facts["spent"])
+        self.clock.resume(facts["spent"])
         for name, seconds in facts["phases"].items():
             self.clock.phases[name] = self.clock.phases.get(name, 0.0) + seconds
         self.trainer.load_state_dict(saved.tensors, facts)
@@ -257,7 +259,7 @@ class Solver:
             try:
                 words, began = self.adaptation_words(), self.clock.now()
                 over = self.stopwatch(began + unit.seconds)
-                count = adaptation.go_on(unit, over, lambda: f"{words}, {self.time_left()}")
+                count = adaptation.take_steps(unit, over, lambda: f"{words}, {self.time_left()}")
                 self.schedule.stepped(count, self.clock.now() - began)
                 steps_per_second = adaptation.metrics["examples_per_second"] / self.trainer.batch_size
                 self.record({**adaptation.metrics, "steps_per_second": steps_per_second})

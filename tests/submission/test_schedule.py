@@ -323,7 +323,7 @@ def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Mac
     clock = replace(machine.plan)
     spent = clock.now() - clock.started
     later = RunClock(clock.budget - spent, clock.now(), clock.now)
-    later.go_on(spent)
+    later.resume(spent)
     again = replace(
         machine.schedule, clock=later, answers=Speed(), stepping=Speed(), step=0, voted=0, early_votes=0,
         cast=0, adapts=True, repeats=1.0, batch_seconds=0.0, over=False,
