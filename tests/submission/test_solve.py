@@ -342,11 +342,6 @@ def test_an_export_that_a_kill_set_aside_is_a_checkpoint(
     assert out.with_name("submission.previous.json").read_bytes() == older
 
 
-def test_a_run_folder_is_a_checkpoint_too(files: dict[str, str]) -> None:
-    assert run(words(files | {"checkpoint": str(Path(files["checkpoint"]).parent)})) == 0
-    assert_valid(Path(files["out"]), TASKS)
-
-
 def test_what_the_checkpoint_was_trained_on_is_said(
     files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
