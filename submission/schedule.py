@@ -120,7 +120,8 @@ class Schedule:
 
     def _half_way(self) -> Unit | None:
         """A vote in the middle of the adaptation, where it is cheap: in case that the adaptation never ends."""
-        cheap = 0 < self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
+        known = self.answers.seconds is not None
+        cheap = known and self.pass_seconds(0, 1) <= HALF_WAY_SHARE * self.clock.budget
         if not self.cast and self.early_votes == 1 and self.step and cheap and self._share() >= 0.5:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * self.left, 0, 1)
         return None

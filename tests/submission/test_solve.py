@@ -24,6 +24,7 @@ from submission.schedule import Unit
 from submission.settings import Settings, add_settings
 from submission.solver import Solver
 from tests.conftest import ENDLESS
+from tests.kills import full_disk
 from tests.submission.tiny import (
     MODEL,
     QUICK,
@@ -167,13 +168,16 @@ def test_figures_go_to_the_trackers_of_training(files: dict[str, str]) -> None:
 
 
 def test_figures_that_cannot_be_written_are_one_trouble(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(log: MetricLog, line: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    add = MetricLog.add
 
-    monkeypatch.setattr(MetricLog, "_write", full)
+    def adding(log: MetricLog, values: dict[str, float], step: int) -> None:
+        with full_disk():
+            add(log, values, step)
+
+    monkeypatch.setattr(MetricLog, "add", adding)
     assert run(words(files)) == 0
     [trouble] = summary(files)["troubles"]
-    assert re.fullmatch(r"figures of the run: .*submission\.metrics\.jsonl: cannot write \(No space .*\)", trouble)
+    assert re.fullmatch(r"figures of the run: .*submission\.metrics\.jsonl: cannot write \(File too large\)", trouble)
     assert summary(files)["votes"] == 44
 
 
