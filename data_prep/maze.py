@@ -125,17 +125,13 @@ def is_valid_shortest(questions: Tokens, answers: Tokens) -> NDArray[np.bool_]:
     unchanged = np.where(marked, questions == FREE, answers == questions).all(axis=1)
     ends = (questions == START) | (questions == GOAL)
     shortest = shortest_lengths(questions)
-    as_short = (_lengths(questions, marked | ends) == shortest) & (marked.sum(axis=1) + 1 == shortest)
+    as_short = (shortest_lengths(questions, marked | ends) == shortest) & (marked.sum(axis=1) + 1 == shortest)
     return unchanged & (shortest > 0) & as_short
 
 
-def shortest_lengths(questions: Tokens) -> NDArray[np.int64]:
-    """Steps of a shortest path from S to G, -1 without one, int64[n]."""
-    return _lengths(questions, questions != WALL)
-
-
-def _lengths(questions: Tokens, open_cells: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Steps from S to G through open cells, -1 where there is no way."""
+def shortest_lengths(questions: Tokens, open_cells: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Steps of a shortest path from S to G through open cells (None: all but walls), -1 without one, int64[n]."""
+    open_cells = questions != WALL if open_cells is None else open_cells
     return _distances(open_cells, questions == GOAL)[questions == START].astype(np.int64)
 
 
