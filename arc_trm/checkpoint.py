@@ -33,7 +33,6 @@ from data_prep.files import (
     new_folder,
     read_json,
     refuse_other_files,
-    set_aside,
     sha256_hex,
     standing_json,
 )
@@ -79,8 +78,7 @@ def read_folder(folder: Path, kind: str, name: str = "") -> tuple[Tensors, dict[
     Raises InputError when it is missing, truncated or altered.
     """
     name = name or kind
-    if not folder.exists() and set_aside(folder).exists():  # killed between the two renames of a replacement
-        folder = set_aside(folder)
+    folder = standing_folder(folder, f"{name}.json") or folder  # a kill may have left it set aside
     facts = read_json(folder / f"{name}.json")
     if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
         raise InputError(f"{folder / name}.json: not a file of format {FORMATS[kind]}")
@@ -126,13 +124,8 @@ def write_export(folder: Path, export: Export) -> None:
     tensors["puzzle_mean"] = export.puzzle_mean
     if export.puzzle_table is not None:
         tensors["puzzle_table"] = export.puzzle_table
-    facts = {
-        "model": asdict(export.model),
-        "halting": asdict(export.halting),
-        "training_tasks": list(export.training_tasks),
-        "puzzle_names": None if export.puzzle_names is None else list(export.puzzle_names),
-        "facts": export.facts,
-    }
+    facts: dict[str, Any] = {"model": asdict(export.model), "halting": asdict(export.halting)}
+    facts |= {"training_tasks": export.training_tasks, "puzzle_names": export.puzzle_names, "facts": export.facts}
     write_folder(folder, EXPORT, tensors, facts)
 
 

@@ -10,7 +10,6 @@ from data_prep.files import InputError
 Recursion = Literal["answer_and_latent", "single_latent", "single_latent_text", "multi_scale_latent", "direct"]
 Config = TypeVar("Config")
 Number = TypeVar("Number", int, float)
-INFINITY = float("inf")
 # One position for the dihedral element, one for each of the ten colours.
 VIEW_POSITIONS = 11
 # Settings by an earlier name, and those that are gone with the only value that can still be read (None: any).
@@ -21,7 +20,7 @@ GONE = {
 }
 
 
-def within(default: Number, least: float, most: float = INFINITY) -> Number:
+def within(default: Number, least: float, most: float = math.inf) -> Number:
     """A field for a number that must be at least `least` and at most `most`."""
     return field(default=default, metadata={"range": (least, most)})
 
@@ -203,7 +202,7 @@ def check_config(config: RunConfig) -> None:
             continue
         least, most = each.metadata["range"]
         if not least <= value <= most:
-            limits = f"at least {least}" if most == INFINITY else f"{least} to {most}"
+            limits = f"at least {least}" if most == math.inf else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
     head_size = config.model.hidden // config.model.heads
     # Rotary positions turn the numbers of a head in pairs, as many by row as by column where they tell these apart.

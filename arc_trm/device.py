@@ -285,15 +285,7 @@ def compile_within(
     """
     done, last = 0, 0.0
     torch.compiler.set_stance("force_eager")
-    if threading.current_thread() is not threading.main_thread():
-        return 0
-    try:
-        with _compiling(left):
-            failure = trial()
-    except OutOfTime:
-        return 0
-    if failure is not None:
-        print(NOT_COMPILED.format(failure), file=sys.stderr)
+    if threading.current_thread() is not threading.main_thread() or not _succeeds(trial, left):
         return 0
     for piece in pieces:
         eager = 0.0 if done else best_seconds(piece, 1, now)
@@ -313,3 +305,15 @@ def compile_within(
         done += 1
     torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
     return done
+
+
+def _succeeds(trial: Callable[[], str | None], left: Callable[[], float]) -> bool:
+    """Whether a trial of compiling succeeds within the seconds that are left; prints why where it does not."""
+    try:
+        with _compiling(left):
+            failure = trial()
+    except OutOfTime:
+        return False
+    if failure is not None:
+        print(NOT_COMPILED.format(failure), file=sys.stderr)
+    return failure is None

@@ -137,14 +137,9 @@ class RecursiveModel(nn.Module):
             return functional_call(self, cast, (state, inputs, puzzle, views))
         x = self.embed(inputs, puzzle, dtype, views)
         state = self.deep_recursion(x, state, self.rotary(inputs.shape[1], dtype))
-        y = state[0]
-        halting = self.halting_head(wide(y[:, 0]))
-        return Output(
-            tuple(part.detach() for part in state),
-            self.answer(y[:, self.config.prefix :]),
-            halting[:, 0],
-            halting[:, 1],
-        )
+        halting, continuing = self.halting_head(wide(state[0][:, 0])).unbind(1)
+        logits = self.answer(state[0][:, self.config.prefix :])
+        return Output(tuple(part.detach() for part in state), logits, halting, continuing)
 
     def answer(self, y: Tensor) -> Tensor:
         """Logits [..., v] of the answer that y [..., d] holds."""

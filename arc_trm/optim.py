@@ -42,10 +42,8 @@ class AdamAtan2(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient, a few fused passes over all of them together."""
-        if closure is not None:
-            raise ValueError(f"{type(self).__name__} takes no closure")
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:

@@ -1,4 +1,4 @@
-"""Answers: all supervision steps for every example, in batches that the processes share; and the votes that they are.
+"""Answers: all supervision steps for every example, in batches that the processes share; and how they vote.
 
 Every puzzle of a task answers in its own colours and orientation; the votes are counted after undoing both. A task may
 be answered in a small window of the canvas, chosen from what is visible; an answer that its window does not close with
@@ -111,7 +111,6 @@ class Predicted:
     halting: NDArray[np.float32]
 
     def __getitem__(self, index: NDArray[np.int64]) -> "Predicted":
-        """The answers at `index`."""
         return Predicted(self.rows[index], self.tokens[index], self.halting[index])
 
 
@@ -128,15 +127,12 @@ def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> 
 
 def outputs_of_store(store: ArcStore) -> tuple[tuple[AskedOutput, ...], NDArray[np.int32]]:
     """The asked outputs of the scored groups by name, and int32[P]: which of them each pair asks for, -1 none."""
-    outputs: list[AskedOutput] = []
+    scored = np.array([group.scored for group in store.groups])
+    pairs = np.flatnonzero(scored[store.pair_groups] & (store.pair_tests >= 0))
     asked = np.full(len(store.pair_groups), -1, np.int32)
-    for number, group in enumerate(store.groups):
-        if group.scored:
-            pairs = np.arange(store.group_pairs[number], store.group_pairs[number + 1])
-            for pair in pairs[store.pair_tests[pairs] >= 0].tolist():
-                asked[pair] = len(outputs)
-                outputs.append(AskedOutput(group.name, int(store.pair_tests[pair])))
-    return tuple(outputs), asked
+    asked[pairs] = np.arange(len(pairs))
+    names = [store.groups[group].name for group in store.pair_groups[pairs]]
+    return tuple(map(AskedOutput, names, store.pair_tests[pairs].tolist())), asked
 
 
 @dataclass

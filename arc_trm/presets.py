@@ -46,14 +46,7 @@ TINY: Overrides = merged(
     {
         "model": {"latent_steps": 2, "deep_steps": 1, "prefix": 12},
         "halting": {"max_supervision_steps": 4, "token_loss": "softmax"},
-        "train": {
-            "batch_size": 64,
-            "steps": 7000,
-            "lr": 2e-3,
-            "warmup_steps": 200,
-            "lr_min_ratio": 0.1,
-            "compile": True,
-        },
+        "train": {"batch_size": 64, "steps": 7000, "lr": 2e-3, "lr_min_ratio": 0.1, "compile": True},
     },
 )
 SUDOKU: Overrides = {
@@ -74,24 +67,20 @@ QUICK: Overrides = {
         "steps": 1200,
         "optimiser": "adamw",
         "lr": 3e-3,
-        "weight_decay": 0.1,
         "puzzle_lr": 1e-4,
         "warmup_steps": 50,
         "ema": 0.99,
     },
 }
-SUDOKU6 = merged(QUICK, {"model": {"vocab_size": 8, "seq_len": 36, "mixer": "mlp"}})
-SUDOKU4 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 16, "mixer": "mlp"}, "train": {"steps": 500}})
-MAZE6 = merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 36, "mixer": "mlp"}})
 
 DATA: dict[str, Overrides] = {
     "arc1": ARC,
     "arc2": ARC,
     "sudoku": SUDOKU,
     "maze": MAZE,
-    "sudoku6": SUDOKU6,
-    "sudoku4": SUDOKU4,
-    "maze6": MAZE6,
+    "sudoku6": merged(QUICK, {"model": {"vocab_size": 8, "seq_len": 36, "mixer": "mlp"}}),
+    "sudoku4": merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 16, "mixer": "mlp"}, "train": {"steps": 500}}),
+    "maze6": merged(QUICK, {"model": {"vocab_size": 6, "seq_len": 36, "mixer": "mlp"}}),
 }
 
 VARIANTS: dict[str, Overrides] = {
@@ -117,14 +106,7 @@ VARIANTS: dict[str, Overrides] = {
         "train": {"ema": 0.0},
     },
     "direct": {
-        "model": {
-            "mixer": "attention",
-            "recursion": "direct",
-            "layers": 8,
-            "heads": 12,
-            "deep_steps": 1,
-            "prefix": 1,
-        },
+        "model": {"mixer": "attention", "recursion": "direct", "layers": 8, "heads": 12, "deep_steps": 1, "prefix": 1},
         "halting": {"rule": "q_learning"},
         "train": {"ema": 0.0},
     },

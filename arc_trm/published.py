@@ -81,16 +81,14 @@ def from_published(model: ModelConfig, tensors: Mapping[str, Tensor], where: str
 
     Raises InputError for a tensor that is missing, unknown, or of another shape than `model` asks.
     """
-    names, starts = tensor_names(model), initial_names(model)
     with torch.device("meta"):  # shapes without numbers
         expected = to_published(model, RecursiveModel(model).state_dict())
     for name in sorted(expected.keys() | tensors.keys()):
         found, asked = (list(of[name].shape) if name in of else "none" for of in (tensors, expected))
         if found != asked:
             raise InputError(f"{where}: {name} has shape {found}, the asked model has {asked}")
-    state = {ours: tensors[theirs].float() for ours, theirs in names.items()}
-    state["initial"] = torch.stack([tensors[name].float() for name in starts])
-    return state
+    state = {ours: tensors[theirs].float() for ours, theirs in tensor_names(model).items()}
+    return state | {"initial": torch.stack([tensors[name].float() for name in initial_names(model)])}
 
 
 def to_published(model: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -259,29 +259,23 @@ def _step_of(line: bytes) -> float:
 # The loop -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class StopRequest:
-    """Set by SIGTERM (preemption) or Ctrl-C: the run saves and ends after the step in work."""
-
-    requested: bool = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Remember the signal; a second Ctrl-C interrupts at once."""
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-
 @contextmanager
-def stop_on_signal() -> Iterator[StopRequest]:
-    """Catch SIGTERM and Ctrl-C within this context; signals can only be caught in the main thread."""
-    stop = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Catch SIGTERM (preemption) and Ctrl-C within this context, for a run that saves and ends after the step in work.
+
+    Says whether there was one. A second Ctrl-C interrupts at once. Signals can only be caught in the main thread.
+    """
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    old = {number: signal.signal(number, catch) for number in (signal.SIGTERM, signal.SIGINT) if main}
     try:
-        yield stop
+        yield lambda: bool(caught)
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -304,7 +298,7 @@ def train(
     settings, quiet = trainer.config.log, not trainer.accelerator.is_main_process
     every, saved, asked, signalled = 1, now(), now(), False
     with stop_on_signal() as stop, Progress("training", trainer.planned_steps, trainer.step, quiet=quiet) as bar:
-        trainer.should_stop = lambda: trainer.agreed(stop.requested or now() >= deadline)
+        trainer.should_stop = lambda: trainer.agreed(stop() or now() >= deadline)
         _evaluate_if_due(trainer, out, facts, evaluate, log)
         while trainer.step < trainer.planned_steps:
             trainer.train_step()
@@ -313,7 +307,7 @@ def train(
                 saved = now()
             if trainer.step % every == 0:
                 due, slow = now() >= saved + 60 * settings.checkpoint_minutes, now() - asked > SLOW_STEP * every
-                signalled, over, due, slow = trainer.each_agreed(stop.requested, now() >= deadline, due, slow)
+                signalled, over, due, slow = trainer.each_agreed(stop(), now() >= deadline, due, slow)
                 every, asked = settings.every if asking_waits(trainer) and not slow else 1, now()
                 if due:
                     save(trainer, out, facts)

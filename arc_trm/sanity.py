@@ -46,9 +46,8 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> t
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
     words = [check.preset, "--data", str(data), "--out", str(folder), "--log.track", "none", *extra]
-    # 0 would mean no limit.
-    limit = 0.0 if deadline == math.inf else max(1e-9, (deadline - time.monotonic()) / 60)
-    train.main([*words, "--minutes", str(limit)])
+    minutes = max(1e-9, (deadline - time.monotonic()) / 60)  # 0 would mean no limit
+    train.main([*words, "--minutes", str(minutes)])
     planned, steps = train.parse(words).config.train.steps, read_export(folder).facts["steps"]
     if steps < planned:
         return f"{check.preset}: {steps} of {planned} steps", NOT_FINISHED

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from arc_trm.batches import CHECKS, board_batch
+from arc_trm.batches import RULES, board_batch
 from arc_trm.checkpoint import read_export
 from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.model import RecursiveModel
@@ -106,7 +106,7 @@ def score_boards(
             batch = board_batch(mine, accelerator.device)
             answers, _, steps = (part[:counted] for part in predictor.answer(batch))
             right = (answers == batch.labels[:counted]).double().cpu()
-            obeys = CHECKS[store.kind](mine[:counted].questions, answers.cpu().numpy())
+            obeys = RULES[store.kind](mine[:counted].questions, answers.cpu().numpy())
             parts = (right.min(-1).values, torch.from_numpy(obeys), right.mean(-1), steps.cpu())
             sums += torch.stack([part.double().sum() for part in parts])
             bar.update(valid)

@@ -75,7 +75,10 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
     if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
         raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")
     tables = _original_colours(predictions.permutations)
-    heights, widths = _rectangles(predictions.tokens, predictions.side)
+    # The cuts are taken in pieces that stay in the cache.
+    pieces = [predictions.tokens[i : i + CHUNK] for i in range(0, max(1, len(predictions.tokens)), CHUNK)]
+    cuts = (largest_rectangles(piece, predictions.side) for piece in pieces)
+    heights, widths = map(np.concatenate, zip(*cuts, strict=True))
     # Equal shape and dihedral element: one list of source cells serves them all. 13 bits sort by radix.
     kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | predictions.dihedrals
     rows = np.flatnonzero(heights)
@@ -89,15 +92,6 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
             chosen = rows[first : min(first + CHUNK, end)]
             keys += _undo(predictions.tokens[chosen], tables[chosen], (kind >> 8, kind >> 3 & 31), kind & 7)
     return rows, keys
-
-
-def _rectangles(tokens: NDArray[np.uint8], side: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """(heights, widths) of all cuts, taken in pieces that stay in the cache."""
-    heights, widths = np.empty(len(tokens), dtype=np.uint8), np.empty(len(tokens), dtype=np.uint8)
-    for start in range(0, len(tokens), CHUNK):
-        part = slice(start, start + CHUNK)
-        heights[part], widths[part] = largest_rectangles(tokens[part], side)
-    return heights, widths
 
 
 def _original_colours(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -117,11 +111,8 @@ def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[i
     corner = np.arange(side * side).reshape(side, side)[: shape[0], : shape[1]]
     source = dihedral(corner, INVERSE_DIHEDRAL[element])
     # One look-up in the tables of all predictions laid end to end.
-    places = np.add(
-        canvases.take(source.reshape(-1), axis=1),
-        np.arange(0, tables.size, VOCAB_SIZE)[:, None],
-        dtype=np.intp,
-    )
+    first = np.arange(0, tables.size, VOCAB_SIZE)[:, None]
+    places = np.add(canvases.take(source.reshape(-1), axis=1), first, dtype=np.intp)
     keys = np.empty((len(canvases), 2 + source.size), dtype=np.uint8)
     keys[:, :2] = source.shape
     keys[:, 2:] = tables.reshape(-1).take(places)
@@ -140,11 +131,6 @@ def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
 # Candidates and their votes -----------------------------------------------------------------------------------------
 
 
-def key_grid(key: bytes) -> Grid:
-    """The grid of a key (read-only, shares the key's memory)."""
-    return np.frombuffer(key, dtype=np.uint8, offset=2).reshape(key[0], key[1])
-
-
 @dataclass(slots=True)
 class Candidate:
     """A distinct grid predicted for one output, with what speaks for it so far."""
@@ -155,8 +141,8 @@ class Candidate:
 
     @property
     def grid(self) -> Grid:
-        """The grid (read-only)."""
-        return key_grid(self.key)
+        """The grid (read-only, shares the key's memory)."""
+        return np.frombuffer(self.key, dtype=np.uint8, offset=2).reshape(self.key[0], self.key[1])
 
     @property
     def mean_halt(self) -> float:

@@ -60,7 +60,7 @@ def solve(
         for number in range(first, len(exports)):
             part = clock.part(len(exports) - number)
             place = number, saved, log, steps
-            solver = Solver(exports[number], settings, part, file, accelerator, lambda: stop.requested, run, *place)
+            solver = Solver(exports[number], settings, part, file, accelerator, stop, run, *place)
             try:
                 solver.run()
             finally:
@@ -69,7 +69,7 @@ def solve(
             report_solver(solver)
             saved, steps = None, steps + solver.trainer.step
             # A signal to one process has ended the work of all.
-            stopped = solver.trainer.agreed(stop.requested)
+            stopped = solver.trainer.agreed(stop())
             if stopped:
                 file.note(status=STOPPED_BY_SIGNAL)
                 break

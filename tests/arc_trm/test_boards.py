@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arc_trm.batches import (
-    CHECKS,
+    RULES,
     Batch,
     BoardSource,
     Source,
@@ -99,7 +99,7 @@ def test_every_example_obeys_the_rules(name: str) -> None:
     assert (made.vocab_size, made.seq_len, made.num_puzzles) == (store.vocab_size, store.seq_len, 1)
     for step in range(9):
         inputs, labels = as_arrays(made.offer(step, WHOLE))
-        assert CHECKS[store.kind](inputs, labels).all()
+        assert RULES[store.kind](inputs, labels).all()
         assert labels.max() < store.vocab_size
 
 

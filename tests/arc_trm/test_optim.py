@@ -86,11 +86,6 @@ def test_state_goes_through_a_state_dict():
     assert torch.equal(run(False), run(True))
 
 
-def test_a_closure_is_refused():
-    with pytest.raises(ValueError, match="closure"):
-        AdamAtan2([torch.nn.Parameter(torch.ones(1))]).step(lambda: 0.0)
-
-
 def test_rate_warms_up_then_stays_or_falls_along_a_cosine():
     assert learning_rate(1, 1e-4, 2000, 10_000) == pytest.approx(1e-4 / 2000)
     assert learning_rate(2000, 1e-4, 2000, 10_000) == learning_rate(9999, 1e-4, 2000, 10_000) == 1e-4

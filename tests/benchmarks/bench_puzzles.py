@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from arc_trm.batches import CHECKS, BoardSource
+from arc_trm.batches import RULES, BoardSource
 from data_prep.boards import BoardRows, BoardStore, board_store
 from data_prep.generators import generate, make_mazes, make_sudokus
 from data_prep.maze import views
@@ -52,7 +52,7 @@ def offering(store: BoardStore, note: str) -> Row:
 
 def checking(kind: str, rows: BoardRows) -> Row:
     """Answers a second judged by the rules."""
-    rate = len(rows) / median_seconds(lambda: CHECKS[kind](rows.questions, rows.answers), repeats=3)
+    rate = len(rows) / median_seconds(lambda: RULES[kind](rows.questions, rows.answers), repeats=3)
     return Row(f"check {kind} answers", f"{len(rows)}", rate, "answers/s")
 
 
