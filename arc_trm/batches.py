@@ -111,7 +111,7 @@ class ArcBatches:
         """The examples of `rows`; a pair without a known output has labels IGNORE_LABEL alone.
 
         The pairs are of the bank's groups, each of its puzzle's, and placed where their visible grids stay in the
-        window; labels that do not are none that anybody may use.
+        window. The labels of an asked output that leaves it mean nothing.
         """
         window = self.side * (self.side + 1)
         entries = self._positions[rows.pairs] * 8 + rows.dihedrals

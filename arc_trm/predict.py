@@ -102,18 +102,6 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
     return [Batch(**dict(zip(columns, piece, strict=True))) for piece in pieces]
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Answers to n rows: tokens uint8 [n, l] and halting probabilities float32 [n]."""
-
-    rows: Rows
-    tokens: NDArray[np.uint8]
-    halting: NDArray[np.float32]
-
-    def __getitem__(self, index: NDArray[np.int64]) -> "Predicted":
-        return Predicted(self.rows[index], self.tokens[index], self.halting[index])
-
-
 def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> Iterator[tuple[Indexed, Indexed, int]]:
     """(rows of all processes, those of this one, how many of all count): batches of equal size, the last one filled."""
     share = -(-batch_size // accelerator.num_processes)
@@ -165,36 +153,28 @@ class Voter:
         `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
         whether everything was answered; where it was not, answers vote that should have been repeated.
         """
-        waiting: list[Predicted] = []
+        waiting: list[tuple[Rows, Predictions]] = []
         for side, part in self._by_side(rows):
-            for predicted in self.answers(predictor, part, side):
+            for own, predictions in self.answers(predictor, part, side):
                 answered(side, self.at_once(len(part), side))
-                settled = _settled(predicted, side)
+                settled = _settled(predictions)
                 self.unclosed += int((~settled).sum())
                 settled |= not self.repeats
-                self._count(predicted[np.flatnonzero(settled)], tally)
-                waiting.append(predicted[np.flatnonzero(~settled)])
+                tally.add(predictions[settled])
+                waiting.append((own[~settled], predictions[~settled]))
                 progress(int(settled.sum()))
                 if stop():
-                    return self._give_up(waiting, 0, tally)
+                    return _give_up(waiting, 0, tally)
         repeated = 0
-        rows = Rows.joined([rows[:0], *(part.rows for part in waiting)])
-        for predicted in self.answers(predictor, rows, CANVAS_SIDE):
+        rows = Rows.joined([rows[:0], *(own for own, _ in waiting)])
+        for own, predictions in self.answers(predictor, rows, CANVAS_SIDE):
             answered(CANVAS_SIDE, self.at_once(len(rows), CANVAS_SIDE))
-            self._count(predicted, tally)
-            progress(len(predicted.rows))
-            repeated += len(predicted.rows)
+            tally.add(predictions)
+            progress(len(own))
+            repeated += len(own)
             if stop():
-                return self._give_up(waiting, repeated, tally)
+                return _give_up(waiting, repeated, tally)
         return True
-
-    def _give_up(self, waiting: Sequence[Predicted], repeated: int, tally: Tally) -> bool:
-        """Let the answers vote that wait to be repeated, but for the first `repeated` ones; False."""
-        for predicted in waiting:
-            skipped = min(repeated, len(predicted.rows))
-            self._count(predicted[np.arange(skipped, len(predicted.rows))], tally)
-            repeated -= skipped
-        return False
 
     def at_once(self, rows: int, side: int) -> int:
         """How many of so many rows are answered at once in windows of `side`: as many as have the tokens of
@@ -217,15 +197,15 @@ class Voter:
             share = self.at_once(len(part), side) // self.accelerator.num_processes
             yield self._made(side).make(part[np.arange(share) % len(part)])
 
-    def answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[Predicted]:
-        """Answers to `rows` in order, batch by batch, in windows of `side`; every process gets every answer."""
+    def answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[tuple[Rows, Predictions]]:
+        """(some of `rows`, what is predicted of them), in order, in windows of `side`; the same in every process."""
         for chunk, mine, valid in shared_batches(rows, self.at_once(len(rows), side), self.accelerator):
             tokens, halting, _ = self._limits[side].answer(predictor, self._made(side).make(mine))
             if self.accelerator.num_processes > 1:
                 tokens, halting = self.accelerator.gather((tokens, halting))
-            kept = chunk[np.arange(valid)]
-            moved = _at_origin(tokens[:valid].cpu().numpy(), kept, side)
-            yield Predicted(kept, moved, halting[:valid].float().cpu().numpy())
+            own, probabilities = chunk[:valid], halting[:valid].float().cpu().numpy()
+            moved, asked = _at_origin(tokens[:valid].cpu().numpy(), own, side), self.asked[own.pairs]
+            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -243,9 +223,13 @@ class Voter:
             self._batches[side] = ArcBatches(self.store, self.accelerator.device, side, groups, self.task_rows)
         return self._batches[side]
 
-    def _count(self, predicted: Predicted, tally: Tally) -> None:
-        rows, asked = predicted.rows, self.asked[predicted.rows.pairs]
-        tally.add(Predictions(predicted.tokens, predicted.halting, asked, rows.dihedrals, rows.permutations))
+
+def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: Tally) -> bool:
+    """Let the answers vote that wait to be repeated, but for the first `repeated` ones; False."""
+    for own, predictions in waiting:
+        tally.add(predictions[repeated:])
+        repeated = max(0, repeated - len(own))
+    return False
 
 
 def _at_origin(tokens: NDArray[np.uint8], rows: Rows, side: int) -> NDArray[np.uint8]:
@@ -259,9 +243,9 @@ def _at_origin(tokens: NDArray[np.uint8], rows: Rows, side: int) -> NDArray[np.u
     return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(tokens.shape)
 
 
-def _settled(predicted: Predicted, side: int) -> NDArray[np.bool_]:
+def _settled(predictions: Predictions) -> NDArray[np.bool_]:
     """Which answers bool [n] need not be repeated: those closed in their window, and all on the full canvas."""
+    tokens, side = predictions.tokens, predictions.side
     if side == CANVAS_SIDE:
-        return np.ones(len(predicted.rows), bool)
-    heights, widths = largest_rectangles(predicted.tokens, side)
-    return closed(predicted.tokens, heights, widths, side)
+        return np.ones(len(tokens), bool)
+    return closed(tokens, *largest_rectangles(tokens, side), side)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.puzzles)
 
-    def __getitem__(self, index: slice | Integers) -> "Rows":
+    def __getitem__(self, index: slice | NDArray[Any]) -> "Rows":
         return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @classmethod

@@ -60,6 +60,9 @@ class Predictions:
     dihedrals: NDArray[np.uint8]  # [n]
     permutations: NDArray[np.uint8]  # [n, 10]
 
+    def __getitem__(self, index: slice | NDArray[Any]) -> "Predictions":
+        return Predictions(*(column[index] for column in vars(self).values()))
+
     @property
     def side(self) -> int:
         """Side of the canvases."""

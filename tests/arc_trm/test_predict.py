@@ -69,13 +69,15 @@ def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
     assert len(rows) == 24
     voter = Voter(store, outputs_of_store(store)[1], batch_size, trainer.accelerator)
     answers = list(voter.answers(trainer.predictor(), rows, WINDOW))
-    assert len(answers[0].rows) == min(24, voter.at_once(24, WINDOW))
+    assert len(answers[0][0]) == min(24, voter.at_once(24, WINDOW))
     for name in ("puzzles", "pairs"):
-        together = np.concatenate([getattr(part.rows, name) for part in answers])
+        together = np.concatenate([getattr(own, name) for own, _ in answers])
         assert np.array_equal(together, getattr(rows, name))
     tokens, halting, _ = trainer.predictor().answer(ArcBatches(store, "cpu", WINDOW).make(rows))
-    assert np.array_equal(np.concatenate([part.tokens for part in answers]), tokens.numpy())
-    np.testing.assert_allclose(np.concatenate([part.halting for part in answers]), halting.numpy(), rtol=1e-6)
+    assert np.array_equal(np.concatenate([predictions.tokens for _, predictions in answers]), tokens.numpy())
+    np.testing.assert_allclose(
+        np.concatenate([predictions.halting for _, predictions in answers]), halting.numpy(), rtol=1e-6
+    )
 
 
 @dataclass(frozen=True)
