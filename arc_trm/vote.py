@@ -33,6 +33,7 @@ CHUNK = 1024
 # of feeding, and 64 bits hold eight million votes for one grid.
 HALT_UNITS = 1 << 40
 FILE_FORMAT = "arc-trm candidates 2"
+COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting")
 
 
 class AskedOutput(NamedTuple):
@@ -197,12 +198,9 @@ class Tally:
                 self.replaceable.remove(output)
             for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
                 candidates = self._candidates[output]
-                candidate = candidates.get(key)
-                if candidate is None:
-                    candidates[key] = Candidate(key, 1, units)
-                else:
-                    candidate.votes += 1
-                    candidate.halting += units
+                candidate = candidates.get(key) or candidates.setdefault(key, Candidate(key, 0, 0))
+                candidate.votes += 1
+                candidate.halting += units
 
     def snapshot(self) -> Votes:
         """The votes so far."""
@@ -271,7 +269,15 @@ class Tally:
     @classmethod
     def load(cls, path: Path | str) -> "Tally":
         """Read what `save` wrote; raises InputError naming the file for anything else."""
-        columns = _read_columns(Path(path))
+        try:
+            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+                if str(file["format"]) != FILE_FORMAT:
+                    raise InputError(f"{path}: candidates of format {str(file['format'])!r}, expected {FILE_FORMAT!r}")
+                columns = {name: file[name] for name in COLUMNS}
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: cannot read ({error.strerror})") from error
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise InputError(f"{path}: no candidates file ({error}), expected what --candidates wrote") from error
         tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
         tally.restore(columns)
         return tally
@@ -280,21 +286,6 @@ class Tally:
 def _order(candidate: Candidate) -> tuple[int, int]:
     """What ranks a candidate among those of its output, lowest first, but for the digest."""
     return -candidate.votes, -candidate.halting
-
-
-_COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting")
-
-
-def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
-            if str(file["format"]) != FILE_FORMAT:
-                raise InputError(f"{path}: candidates of format {str(file['format'])!r}, expected {FILE_FORMAT!r}")
-            return {name: file[name] for name in _COLUMNS}
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: cannot read ({error.strerror})") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path}: no candidates file ({error}), expected what --candidates wrote") from error
 
 
 # Scores -------------------------------------------------------------------------------------------------------------
