@@ -137,9 +137,9 @@ class RecursiveModel(nn.Module):
             return functional_call(self, cast, (state, inputs, puzzle, views))
         x = self.embed(inputs, puzzle, dtype, views)
         state = self.deep_recursion(x, state, self.rotary(inputs.shape[1], dtype))
-        halting, continuing = self.halting_head(wide(state[0][:, 0])).unbind(1)
+        halting = self.halting_head(wide(state[0][:, 0]))
         logits = self.answer(state[0][:, self.config.prefix :])
-        return Output(tuple(part.detach() for part in state), logits, halting, continuing)
+        return Output(tuple(part.detach() for part in state), logits, halting[:, 0], halting[:, 1])
 
     def answer(self, y: Tensor) -> Tensor:
         """Logits [..., v] of the answer that y [..., d] holds."""
