@@ -77,16 +77,15 @@ def read_folder(folder: Path, kind: str, name: str = "") -> tuple[Tensors, dict[
 
     Raises InputError when it is missing, truncated or altered.
     """
-    name = name or kind
-    folder = standing_folder(folder, f"{name}.json") or folder  # a kill may have left it set aside
-    facts = read_json(folder / f"{name}.json")
+    where = standing_json(folder, name or kind) or folder / f"{name or kind}.json"
+    facts = read_json(where)
     if not isinstance(facts, dict) or facts.get("format") != FORMATS[kind]:
-        raise InputError(f"{folder / name}.json: not a file of format {FORMATS[kind]}")
+        raise InputError(f"{where}: not a file of format {FORMATS[kind]}")
     if facts.get("version") != FORMAT_VERSION:
-        raise InputError(f"{folder / name}.json: format version {facts.get('version')}, expected {FORMAT_VERSION}")
+        raise InputError(f"{where}: format version {facts.get('version')}, expected {FORMAT_VERSION}")
     if facts.get("facts_sha256") != _facts_digest(facts):
-        raise InputError(f"{folder / name}.json: altered (its sha256 is not the one it names)")
-    data = folder / f"{name}.safetensors"
+        raise InputError(f"{where}: altered (its sha256 is not the one it names)")
+    data = where.with_suffix(".safetensors")
     found = file_digest(data)
     if found != facts.get("sha256"):
         raise InputError(
