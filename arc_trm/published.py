@@ -73,6 +73,14 @@ def initial_names(model: ModelConfig) -> tuple[str, ...]:
     return tuple(f"{name.removeprefix('z_')}_init" for name in state_names(model))
 
 
+def check_published(model: ModelConfig, where: str) -> None:
+    """Raise InputError for a model that the published code cannot hold."""
+    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle")):
+        found = getattr(model, setting)
+        if found != value:
+            raise InputError(f"{where}: model.{setting} {found}, the published code knows {value} alone")
+
+
 # Tensors ------------------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +113,7 @@ def import_checkpoint(arguments: argparse.Namespace) -> int:
     """Write a published checkpoint as our export."""
     path: Path = arguments.checkpoint
     asked = preset(arguments.preset)
+    check_published(asked.model, f"preset {arguments.preset}")
     tensors, prefix = read_published(path)
     # The published multi-scale member has six latents, of which it updates n.
     latents = sum(re.fullmatch(r"L\d+_init", name) is not None for name in tensors)
@@ -190,10 +199,7 @@ def export_checkpoint(arguments: argparse.Namespace) -> int:
     for out in filter(None, (arguments.out, arguments.identifiers)):
         refuse_input(out, [arguments.folder])
     export = read_export(arguments.folder)
-    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle")):
-        found = getattr(export.model, setting)
-        if found != value:
-            raise InputError(f"{arguments.folder}: model.{setting} {found}, the published code knows {value} alone")
+    check_published(export.model, str(arguments.folder))
     tensors = to_published(export.model, export.weights)
     # Without a table the mean embedding stands for every puzzle.
     tensors[PUZZLE_TABLE] = export.puzzle_mean[None] if export.puzzle_table is None else export.puzzle_table

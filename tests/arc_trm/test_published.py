@@ -101,6 +101,7 @@ def import_error(tmp_path, tensors, *arguments, preset="att"):
     [
         ("one", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 22]"),
         ("arc1", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 512]"),
+        ("arc1-fast", "preset arc1-fast: model.positions grid, the published code knows sequence alone"),
         ("at", "found 'at', expected a preset: did you mean att? DATA or DATA-VARIANT"),
     ],
 )
