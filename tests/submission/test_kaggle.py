@@ -379,7 +379,9 @@ def test_the_output_of_another_bundle_is_refused(ran: FakeKaggle, call: Callable
 
 def test_an_invalid_submission_is_refused(ran: FakeKaggle, call: Callable[..., int]) -> None:
     ran.output["submission.json"] = b'{"a": [{"attempt_1": [[0]]}]}'
-    with pytest.raises(InputError, match=r"task a, output 0: found fields \['attempt_1'\], expected attempt_1 and attempt_2"):
+    with pytest.raises(
+        InputError, match=r"task a, output 0: found fields \['attempt_1'\], expected attempt_1 and attempt_2"
+    ):
         call("push")
 
 
