@@ -67,8 +67,9 @@ def distinct_augmentations(
     weights = _task_weights(pairs)
     elements, colours = _random_elements(2 * count + 1, rng)
     kept = _first_distinct(weights, elements, colours, count)
-    if len(kept) <= count:  # so many draws find every one of no more than `count`
-        more = _random_elements(32 * (count + 1), rng)
+    # All are equally likely, so 32 draws for each that is there find every one.
+    while len(kept) <= count and (missing := 32 * (len(kept) + 1) - len(elements)) > 0:
+        more = _random_elements(missing, rng)
         elements, colours = np.concatenate((elements, more[0])), np.concatenate((colours, more[1]))
         kept = _first_distinct(weights, elements, colours, count)
     return elements[kept], colours[kept]
