@@ -61,15 +61,15 @@ def distinct_augmentations(
     """(dihedral uint8[k], permutation uint8[k, 10]): the identity and up to `count` others, in random order.
 
     No two turn the pairs (as a set) into the same pairs; k is smaller than 1 + count only where no more exist (but for
-    a chance of 10**-10). A larger count gives the same ones and more, as long as twice as many random draws suffice:
-    what a model learned of the first stays of use.
+    a chance of 10**-10). A larger count gives the same ones and more: what a model learned of the first stays of use.
     """
     weights = _task_weights(pairs)
-    elements, colours = _random_elements(2 * count + 1, rng)
+    elements, colours = _random_elements(count + count // 8, rng)
     kept = _first_distinct(weights, elements, colours, count)
-    # All are equally likely, so 32 draws for each that is there find every one.
+    # All are equally likely, so 32 draws for each that is there find every one. Where most draws differ there are many.
     while len(kept) <= count and (missing := 32 * (len(kept) + 1) - len(elements)) > 0:
-        more = _random_elements(missing, rng)
+        many = 4 * len(kept) > 3 * len(elements)
+        more = _random_elements(min(missing, len(elements)) if many else missing, rng)
         elements, colours = np.concatenate((elements, more[0])), np.concatenate((colours, more[1]))
         kept = _first_distinct(weights, elements, colours, count)
     return elements[kept], colours[kept]
@@ -79,8 +79,11 @@ def _first_distinct(
     weights: NDArray[np.uint64], elements: NDArray[np.uint8], colours: NDArray[np.uint8], count: int
 ) -> NDArray[np.int64]:
     """Where the first count + 1 stand that differ from those before."""
-    _, first = np.unique(_fingerprints(weights, elements, colours), return_index=True)
-    return np.sort(first)[: count + 1]
+    shown = weights.any(axis=(0, 2))  # what becomes of other colours makes no difference
+    keys = elements + colours[:, shown] @ (10 ** np.arange(1, 1 + shown.sum()))
+    candidates = np.sort(np.unique(keys, return_index=True)[1])
+    _, first = np.unique(_fingerprints(weights, elements[candidates], colours[candidates]), return_index=True)
+    return candidates[np.sort(first)[: count + 1]]
 
 
 def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
