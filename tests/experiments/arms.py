@@ -36,13 +36,13 @@ from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
 from data_prep import build
 from data_prep.canvas import IGNORE_LABEL
+from data_prep.grid import COLOURS
 from data_prep.store import ArcStore, load
 
 # The paper's way at a size for two cores, from which the arms depart.
 BASE: Overrides = {
     "model": {"embedding_rows": "puzzle", "prefix": 1, "deep_steps": 2},
     "train": {
-        "precision": "bf16",
         "batch_size": 64,
         "optimiser": "adam_atan2",
         "lr": 4e-4,
@@ -74,6 +74,7 @@ ARMS: dict[str, Overrides] = {
     "muon-no-colours": shared(optimiser="muon", lr=2e-3, own_colours=1.0),
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
     "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),  # arc1-tiny
+    "tiny-fresh": merged(shared(optimiser="muon", lr=2e-3), {"model": {"deep_steps": 1}}),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair
@@ -88,11 +89,15 @@ def proxy(folder: Path, views: int) -> ArcStore:
 
 
 @torch.no_grad()
-def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> tuple[float, float]:
-    """Mean token loss (soft-max) and exact accuracy of the averaged weights on the test pairs under VIEWS views."""
+def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> dict[str, float]:
+    """Mean token loss (soft-max) and exact accuracy of the averaged weights on the test pairs.
+
+    Under VIEWS views, nearly all recoloured, and in own colours: as the tasks are, with which every dataset begins.
+    """
     rows = evaluation_rows(store, augmentations=VIEWS)
+    own = (rows.permutations == np.arange(COLOURS)).all(1)
     batches = ArcBatches(store, "cpu", 11, None, trainer.config.model.embedding_rows == "task")
-    loss, exact, count = 0.0, 0, 0
+    losses, exact = [], []
     with trainer.averaged():
         for chunk, valid in fixed_batches(rows, batch_size):
             batch = batches.make(chunk)
@@ -105,11 +110,12 @@ def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> tuple[f
             tokens = F.cross_entropy(
                 output.logits.float().flatten(0, 1), batch.labels.flatten().long(), reduction="none"
             ).view(asked.shape)
-            loss += float((tokens.sum(1) / asked.sum(1).clamp(min=1))[:valid].sum())
+            losses += (tokens.sum(1) / asked.sum(1).clamp(min=1))[:valid].tolist()
             right = (asked & (output.logits.argmax(-1) == batch.labels)).sum(1) == asked.sum(1)
-            exact += int((right & asked.any(1))[:valid].sum())
-            count += valid
-    return loss / count, exact / count
+            exact += (right & asked.any(1))[:valid].tolist()
+    found = {"held_out_loss": losses, "held_out_exact": exact}
+    means = {name: float(np.mean(values)) for name, values in found.items()}
+    return means | {f"{name}_own": float(np.mean(np.array(values)[own])) for name, values in found.items()}
 
 
 def voted(trainer: Trainer, store: ArcStore, views: int) -> Tally:
@@ -144,13 +150,8 @@ def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views
         if used >= (mark + 1) * budget / 6:
             mark += 1
             metrics = trainer.read_metrics()
-            loss, exact = held_out(trainer, store)
-            point: dict[str, float | None] = {
-                "minutes": used / 60,
-                "step": trainer.step,
-                "held_out_loss": loss,
-                "held_out_exact": exact,
-            }
+            point: dict[str, float | None] = {"minutes": used / 60, "step": trainer.step}
+            point |= held_out(trainer, store)
             point |= {key: metrics.get(key) for key in ("token_loss", "exact_accuracy", "supervision_steps", "lr")}
             curve.append(point)
             print(
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--views", type=int, default=16, help="puzzles of a task in the dataset and in the votes")
     parser.add_argument("--screening", action="store_true", help="hidden 64 in place of 128")
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--out", type=Path, default=Path("runs/arms"))
     arguments = parser.parse_args()
     if arguments.list:
@@ -182,6 +184,7 @@ def main() -> None:
     for word in arguments.arms:
         name, _, seed = word.partition(":")
         changes = merged(merged(BASE, SCREENING if arguments.screening else {}), ARMS[name])
+        changes = merged(changes, {"train": {"precision": arguments.precision}})
         config = replace(override(PRESETS["arc1-tiny"], changes), seed=int(seed or 0))
         result = run_arm(word, config, store, arguments.minutes, arguments.views) | {"commit": commit}
         with (arguments.out / "results.jsonl").open("a") as file:
