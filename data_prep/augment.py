@@ -7,7 +7,9 @@ fingerprint of any augmentation is then ten multiplications a pair. Unequal task
 about 2**-60, and the price would be one puzzle less.
 """
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +22,21 @@ _WEIGHTS = _CONSTANTS.integers(0, 2**64, size=(2, MAX_SIDE, MAX_SIDE), dtype=np.
 _VALUES = _CONSTANTS.integers(0, 2**64, size=COLOURS, dtype=np.uint64)
 
 
+@lru_cache(maxsize=256)
+def _turned_weights(role: int, shape: tuple[int, int]) -> NDArray[np.uint64]:
+    """uint64[8, cells]: for each dihedral element the weights of the places where the cells of a grid land."""
+    shapes = [shape if keeps else shape[::-1] for keeps in DIHEDRAL_KEEPS_SHAPE]
+    # Undoing the transform on the weights leaves them in the order of the untransformed cells.
+    turned = (dihedral(_WEIGHTS[role, :h, :w], back) for (h, w), back in zip(shapes, INVERSE_DIHEDRAL, strict=True))
+    return np.stack([weights.reshape(-1) for weights in turned])
+
+
 def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
     """uint64[8, 10]: for each dihedral element the summed weights of the places where a colour lands."""
-    cells = np.empty((8, grid.size), dtype=np.uint64)
-    for element in range(8):
-        height, width = grid.shape if DIHEDRAL_KEEPS_SHAPE[element] else grid.shape[::-1]
-        # Undoing the transform on the weights leaves them in the order of the untransformed cells.
-        cells[element] = dihedral(_WEIGHTS[role, :height, :width], INVERSE_DIHEDRAL[element]).reshape(-1)
     order = np.argsort(grid, axis=None, kind="stable")
     colours, starts = np.unique(grid.reshape(-1)[order], return_index=True)
     sums = np.zeros((8, COLOURS), dtype=np.uint64)
-    sums[:, colours] = np.add.reduceat(cells[:, order], starts, axis=1)
+    sums[:, colours] = np.add.reduceat(_turned_weights(role, grid.shape)[:, order], starts, axis=1)
     return sums
 
 
@@ -64,14 +70,19 @@ def distinct_augmentations(
     a chance of 10**-10). A larger count gives the same ones and more: what a model learned of the first stays of use.
     """
     weights = _task_weights(pairs)
+    # What becomes of colours that are not shown makes no difference, so more than these there are not.
+    most = 8 * math.perm(COLOURS - 1, int(weights[:, 1:].any(axis=(0, 2)).sum()))
     elements, colours = _random_elements(count + count // 8, rng)
     kept = _first_distinct(weights, elements, colours, count)
-    # All are equally likely, so 32 draws for each that is there find every one. Where most draws differ there are many.
-    while len(kept) <= count and (missing := 32 * (len(kept) + 1) - len(elements)) > 0:
-        many = 4 * len(kept) > 3 * len(elements)
-        more = _random_elements(min(missing, len(elements)) if many else missing, rng)
-        elements, colours = np.concatenate((elements, more[0])), np.concatenate((colours, more[1]))
-        kept = _first_distinct(weights, elements, colours, count)
+    for draws in (
+        9,
+        32,
+    ):  # for each that is there: all are equally likely, so these find nearly always, and always, all
+        while len(kept) < min(most, count + 1) and (missing := draws * (len(kept) + 1) - len(elements)) > 0:
+            many = 4 * len(kept) > 3 * len(elements)  # where most draws differ
+            more = _random_elements(min(missing, len(elements)) if many else missing, rng)
+            elements, colours = np.concatenate((elements, more[0])), np.concatenate((colours, more[1]))
+            kept = _first_distinct(weights, elements, colours, count)
     return elements[kept], colours[kept]
 
 
@@ -79,11 +90,8 @@ def _first_distinct(
     weights: NDArray[np.uint64], elements: NDArray[np.uint8], colours: NDArray[np.uint8], count: int
 ) -> NDArray[np.int64]:
     """Where the first count + 1 stand that differ from those before."""
-    shown = weights.any(axis=(0, 2))  # what becomes of other colours makes no difference
-    keys = elements + colours[:, shown] @ (10 ** np.arange(1, 1 + shown.sum()))
-    candidates = np.sort(np.unique(keys, return_index=True)[1])
-    _, first = np.unique(_fingerprints(weights, elements[candidates], colours[candidates]), return_index=True)
-    return candidates[np.sort(first)[: count + 1]]
+    _, first = np.unique(_fingerprints(weights, elements, colours), return_index=True)
+    return np.sort(first)[: count + 1]
 
 
 def _random_elements(n: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
