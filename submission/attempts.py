@@ -1,21 +1,15 @@
-"""Two attempts for every asked output, and the file that carries them to the competition.
-
-{"task_id": [{"attempt_1": grid, "attempt_2": grid}, ... one for each test input, in order], ...}
-"""
+"""Two attempts at every asked output: the candidates with most votes, guesses where there are too few."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import orjson
 
 from arc_trm.vote import Tally, outputs_of
 from data_prep.canvas import Shape, implied_shapes
-from data_prep.files import InputError, read_json, write_atomic
-from data_prep.grid import COLOURS, MAX_SIDE, Grid, describe, parse_grid
+from data_prep.grid import COLOURS, MAX_SIDE, Grid
 from data_prep.tasks import Pair, Task
 
 
@@ -125,64 +119,3 @@ def likely_shape(task: Task, question: Grid) -> Shape:
         possible = [pair.output.shape for pair in task.demonstrations if pair.output is not None]
     own = (question.shape[0], question.shape[1])
     return own if own in possible or not possible else Counter(possible).most_common(1)[0][0]
-
-
-# The file ---------------------------------------------------------------------------------------------------
-
-
-def write_submission(path: Path | str, submission: Submission) -> None:
-    """Write the file atomically; raises InputError when that is impossible, leaving the old file."""
-    table = {
-        task_id: [{name: grid.tolist() for name, grid in attempts._asdict().items()} for attempts in outputs]
-        for task_id, outputs in submission.items()
-    }
-    write_atomic(path, orjson.dumps(table))
-
-
-def read_submission(path: Path | str) -> Submission:
-    """Read and validate a submission; raises InputError naming file, task, output and field."""
-    value = read_json(path)
-    if not isinstance(value, dict) or not value:
-        raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [attempts, ...], ...}}")
-    return {task_id: _parse_outputs(outputs, f"{path}: task {task_id}") for task_id, outputs in value.items()}
-
-
-def _parse_outputs(value: object, where: str) -> tuple[Attempts, ...]:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{where}: found {describe(value)}, expected a list with one entry for each test input")
-    return tuple(_parse_attempts(entry, f"{where}, output {i}") for i, entry in enumerate(value))
-
-
-def _parse_attempts(value: object, where: str) -> Attempts:
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: found {describe(value)}, expected an object with attempt_1 and attempt_2")
-    if value.keys() != set(Attempts._fields):
-        raise InputError(f"{where}: found fields {sorted(value)[:5]}, expected attempt_1 and attempt_2")
-    return Attempts(*(parse_grid(value[name], f"{where}, {name}") for name in Attempts._fields))
-
-
-def read_answers(path: Path | str, tasks: Sequence[Task], source: Path | str) -> Submission:
-    """The submission that answers just the tasks of `source`; raises InputError for any other."""
-    submission = read_submission(path)
-    check_complete(path, submission, {task.task_id: len(task.tests) for task in tasks}, source)
-    return submission
-
-
-def check_complete(path: Path | str, submission: Submission, expected: Mapping[str, int], source: Path | str) -> None:
-    """Raise InputError unless the submission holds just the tasks of `source`, with as many outputs each."""
-    missing = [task_id for task_id in expected if task_id not in submission]
-    unknown = [task_id for task_id in submission if task_id not in expected]
-    if len(missing) == len(expected):
-        raise InputError(f"{path}: none of the {len(expected)} tasks of {source} is in it; is that another set?")
-    if missing:
-        raise InputError(f"{path}: lacks task {_listed(missing)}, expected all tasks of {source}")
-    if unknown:
-        raise InputError(f"{path}: unknown task {_listed(unknown)}, expected only tasks of {source}")
-    for task_id, count in expected.items():
-        if len(submission[task_id]) != count:
-            found = len(submission[task_id])
-            raise InputError(f"{path}: task {task_id} has {found} outputs, expected {count} as in {source}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

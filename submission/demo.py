@@ -29,9 +29,9 @@ from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, read_solutions, write_tasks
 from submission import film, show, solve
-from submission.attempts import predictions, read_submission
+from submission.attempts import predictions
 from submission.report import write_report
-from submission.submission_file import read_summary
+from submission.submission_file import read_submission, read_summary
 
 SHIPPED = Path(__file__).parent / "checkpoint"
 ALL_OUTPUTS = 419  # test outputs of ARC-AGI-1 evaluation

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.files import InputError, command_line, make_folder, new_folder, read_json, run_program, write_json
-from submission.attempts import read_submission
 from submission.package import NOTEBOOK, Bundle, read_bundle
-from submission.submission_file import read_summary
+from submission.submission_file import read_submission, read_summary
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
 # Kaggle's names of machines, and their GPUs; a name that it does not know silently gets a P100.

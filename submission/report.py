@@ -24,10 +24,10 @@ from data_prep.grid import Grid
 from data_prep.progress import duration_text
 from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
-from submission.attempts import Submission, read_answers
+from submission.attempts import Submission
 from submission.score import known_scores
 from submission.show import comparison
-from submission.submission_file import read_summary, remarks, summary_path
+from submission.submission_file import read_answers, read_summary, remarks, summary_path
 
 ALARMS = ("LEAK", "CONTAMINATED", "UNKNOWN")  # how a remark begins that puts a score in doubt
 LEADING = 6  # candidates shown for every output

@@ -21,8 +21,15 @@ from arc_trm.vote import Scores, score_ranked
 from data_prep.files import InputError, command_line, run_program
 from data_prep.grid import Grid
 from data_prep.tasks import Task, read_solutions, read_tasks
-from submission.attempts import Submission, check_complete, read_answers, read_submission
-from submission.submission_file import read_summary, remarks, summary_path
+from submission.attempts import Submission
+from submission.submission_file import (
+    check_complete,
+    read_answers,
+    read_submission,
+    read_summary,
+    remarks,
+    summary_path,
+)
 
 
 def score(submission: Submission, solutions: Mapping[str, Sequence[Grid]]) -> Scores:

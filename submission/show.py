@@ -16,7 +16,8 @@ from data_prep.files import command_line, run_program
 from data_prep.grid import Grid
 from data_prep.show import beside, pick, render
 from data_prep.tasks import Task, read_tasks
-from submission.attempts import Submission, read_answers
+from submission.attempts import Submission
+from submission.submission_file import read_answers
 
 
 def show_attempts(tasks: Sequence[Task], submission: Submission, ranked: Ranked | None = None) -> str:

@@ -26,13 +26,13 @@ from data_prep import files
 from data_prep.files import InputError, command_line, refuse_input, run_program, standing_json, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
-from submission.attempts import Submission, read_submission
+from submission.attempts import Submission
 from submission.clock import RunClock, duration
 from submission.inputs import KAGGLE_INPUT, affordable, choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.score import known_scores
 from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
 from submission.show import show_attempts
-from submission.submission_file import SubmissionFile, remarks
+from submission.submission_file import SubmissionFile, read_submission, remarks
 
 AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end

@@ -9,7 +9,8 @@ import numpy as np
 import orjson
 
 from arc_trm.vote import AskedOutput, Candidate, Predictions, Tally
-from submission.attempts import Attempts, write_submission
+from submission.attempts import Attempts
+from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import plain_ranking, plain_votes, random_predictions, select
 from tests.benchmarks.table import Row, median_seconds
 from tests.conftest import REPOSITORY

@@ -8,10 +8,10 @@ import pytest
 from data_prep.files import InputError
 from data_prep.store import load
 from data_prep.tasks import read_solutions, write_tasks
-from submission.attempts import read_submission
 from submission.score import score
 from submission.settings import Settings
 from submission.solve import Solved, solve_tasks
+from submission.submission_file import read_submission
 from tests.submission.tiny import assert_valid, make_export, task_json, tiny_tasks
 from tests.test_documentation import blocks
 from tests.test_project import text_of

@@ -14,9 +14,10 @@ import pytest
 
 from data_prep.files import InputError, save_arrays
 from submission import kaggle
-from submission.attempts import Attempts, write_submission
+from submission.attempts import Attempts
 from submission.kaggle import NO_CREDENTIALS, Pushed, dataset_state, sign_in
 from submission.package import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
+from submission.submission_file import write_submission
 from tests.conftest import REPOSITORY
 from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
 from tests.submission.test_attempts import GRIDS

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from submission.attempts import read_submission
 from submission.package import NOTEBOOK
+from submission.submission_file import read_submission
 from tests.conftest import ENDLESS, HANG, REPOSITORY
 from tests.submission.kaggle_layout import make_layout, make_python, run
 from tests.submission.tiny import assert_valid, tiny_tasks

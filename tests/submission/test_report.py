@@ -13,8 +13,9 @@ from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.tasks import Task
-from submission.attempts import Attempts, Submission, write_submission
+from submission.attempts import Attempts, Submission
 from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
+from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 from tests.submission.browser import Browser, chromium

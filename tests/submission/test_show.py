@@ -7,8 +7,9 @@ import pytest
 
 from arc_trm.vote import Tally, outputs_of
 from data_prep.files import InputError
-from submission.attempts import Attempts, write_submission
+from submission.attempts import Attempts
 from submission.show import main, show_attempts
+from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
 

@@ -19,10 +19,11 @@ from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
-from submission.attempts import draft_submission, read_submission
+from submission.attempts import draft_submission
 from submission.schedule import Unit
 from submission.settings import Settings, add_settings
 from submission.solver import Solver
+from submission.submission_file import read_submission
 from tests.conftest import ENDLESS
 from tests.kills import full_disk
 from tests.submission.tiny import (

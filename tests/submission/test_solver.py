@@ -18,13 +18,12 @@ from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from data_prep import progress
 from submission import solver as solver_module
-from submission.attempts import read_submission
 from submission.clock import RunClock
 from submission.forecast import forecast
 from submission.schedule import Kind
 from submission.settings import Settings
 from submission.solver import Solver
-from submission.submission_file import SubmissionFile
+from submission.submission_file import SubmissionFile, read_submission
 from tests.submission.tiny import assert_valid, make_export, tiny_tasks
 
 TASKS = tiny_tasks()

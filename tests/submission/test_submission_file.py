@@ -8,8 +8,8 @@ import pytest
 from arc_trm.vote import Predictions, Tally
 from data_prep.files import InputError
 from submission import submission_file as file_module
-from submission.attempts import draft_submission, read_submission
-from submission.submission_file import SubmissionFile, read_summary, remarks, summary_path
+from submission.attempts import draft_submission
+from submission.submission_file import SubmissionFile, read_submission, read_summary, remarks, summary_path
 from tests.arc_trm.plain_vote import votes_for
 from tests.kills import full_disk
 from tests.submission.tiny import assert_valid, tiny_tasks

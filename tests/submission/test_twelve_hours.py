@@ -12,10 +12,11 @@ from arc_trm.checkpoint import STATE, below, read_folder
 from arc_trm.vote import Tally, outputs_of
 from data_prep.tasks import Task
 from submission import launch
-from submission.attempts import draft_submission, read_submission
+from submission.attempts import draft_submission
 from submission.inputs import RERUN_VARIABLE
 from submission.launch import Launch, run_printing
 from submission.resume import VOTES, state_folder
+from submission.submission_file import read_submission
 from tests.conftest import HANG, REPOSITORY
 from tests.submission.tiny import assert_valid, make_export, tiny_task, write_challenges
 

@@ -13,7 +13,7 @@ from arc_trm.model import RecursiveModel
 from data_prep.grid import Grid
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Pair, Task
-from submission.attempts import check_complete, read_submission
+from submission.submission_file import check_complete, read_submission
 
 MODEL = ModelConfig(
     hidden=16, heads=2, puzzle_width=16, layers=1, latent_steps=1, deep_steps=1, prefix=2, expansion=1.0
