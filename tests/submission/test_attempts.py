@@ -12,15 +12,9 @@ from arc_trm.vote import Tally, outputs_of, score_ranked
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.tasks import Pair, Task
-from submission.attempts import (
-    Attempts,
-    check_complete,
-    draft_submission,
-    predictions,
-    read_submission,
-    write_submission,
-)
+from submission.attempts import Attempts, draft_submission, predictions
 from submission.score import score
+from submission.submission_file import check_complete, read_submission, write_submission
 from tests.arc_trm.plain_vote import votes_for
 
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
