@@ -26,7 +26,7 @@ from data_prep.sudoku import bits_per_shuffle, is_valid, shuffles
 Device = torch.device | str
 # What an export says of its dataset, as the manifest has it.
 FACTS = ("recipe", "canvas", "leak", "held_out", "seed", "augmentations", "corpora")
-# Every canvas size gets a multiple of this many slots: up to four processes share them evenly and train alike.
+# Every canvas size gets a multiple of this many slots: one, two and four processes share them evenly and train alike.
 SHARED_BY = 4
 
 

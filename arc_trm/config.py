@@ -16,7 +16,7 @@ VIEW_POSITIONS = 11
 RENAMED = {"graded_updates": "gradient_updates"}
 GONE = {
     **{"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95},
-    **dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every")),
+    **dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every", "colours_from")),
 }
 
 

@@ -70,9 +70,7 @@ class Settings:
         "canvases for small tasks, whatever the answers; full: always the full canvas",
         choices=("sizes", "strict", "full"),
     )
-    precision: str = _option(
-        "auto", "arithmetic; auto: the fastest that works", choices=("auto", "fp32", "bf16", "fp16")
-    )
+    precision: str = _option("auto", "arithmetic; auto: that of training", choices=("auto", "fp32", "bf16", "fp16"))
     compile: bool = _option(False, "compile the model", **SWITCH)
     forget: bool = _option(False, "use no embedding row that the checkpoint has learned for one of the tasks", **SWITCH)
     track: str = _option(
