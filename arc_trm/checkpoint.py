@@ -169,7 +169,7 @@ def tidy_checkpoints(run: Path, step: int, keep: int) -> None:
     """Delete checkpoints up to `step` but the newest `keep`, and what kills left of others."""
     # Later ones can only be broken ones, from before a resume: they must not push good ones out.
     old = [path for path in checkpoint_folders(run) if path <= checkpoint_folder(run, step)]
-    for path in (*old[: -max(keep, 1)], *(run / "checkpoints").glob(".step-*")):
+    for path in (*old[:-keep], *(run / "checkpoints").glob(".step-*")):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -14,10 +14,8 @@ Number = TypeVar("Number", int, float)
 VIEW_POSITIONS = 11
 # Settings by an earlier name, and those that are gone with the only value that can still be read (None: any).
 RENAMED = {"graded_updates": "gradient_updates"}
-GONE = {
-    **{"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95},
-    **dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every", "colours_from")),
-}
+GONE = {"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95}
+GONE |= dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every", "colours_from"))
 
 
 def within(default: Number, least: float, most: float = math.inf) -> Number:

@@ -32,14 +32,8 @@ def learning_rate(step: int, base: float, warmup: int, total: int, min_ratio: fl
 class AdamAtan2(torch.optim.Optimizer):
     """AdamW with atan2(m, √v) in place of m / (√v + ε): bounded, scale-free, no ε (Everett et al. 2024)."""
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = BETAS,
-        weight_decay: float = 0.1,
-    ) -> None:
-        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+    def __init__(self, parameters: Iterable[Tensor], lr: float, weight_decay: float) -> None:
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -64,7 +58,7 @@ class AdamAtan2(torch.optim.Optimizer):
         first = [self.state[p]["exp_avg"] for p in parameters]
         second = [self.state[p]["exp_avg_sq"] for p in parameters]
         count = int(self.state[parameters[0]]["step"])
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = BETAS
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
@@ -82,10 +76,10 @@ class Muon(AdamAtan2):
     2025). Matrices that a layer stacks in one weight are taken apart. Momentum is Adam's beta1, with a look ahead.
     """
 
-    def __init__(self, model: nn.Module, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
+    def __init__(self, model: nn.Module, lr: float, weight_decay: float) -> None:
         named = list(model.named_parameters())
         matrices = {n: p for n, p in named if n.split(".")[0] in ("net", "second_net") and p.dim() == 2}
-        super().__init__([p for n, p in named if n not in matrices], lr, betas, weight_decay)
+        super().__init__([p for n, p in named if n not in matrices], lr, weight_decay)
         self.add_param_group({"params": list(matrices.values()), "matrices": True})
         self._stacked: dict[Tensor, int] = {p: STACKED.get(name.split(".")[-2], 1) for name, p in matrices.items()}
 
@@ -97,8 +91,8 @@ class Muon(AdamAtan2):
         by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)  # momentum, and its direction
         for p, gradient, direction in zip(parameters, gradients, directions, strict=True):
             momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-            momentum.lerp_(gradient, 1 - group["betas"][0])
-            ahead = gradient.lerp(momentum, group["betas"][0])
+            momentum.lerp_(gradient, 1 - BETAS[0])
+            ahead = gradient.lerp(momentum, BETAS[0])
             for pair in zip(ahead.chunk(self._stacked[p]), direction.chunk(self._stacked[p]), strict=True):
                 by_shape[pair[0].shape].append(pair)
         for shape, pairs in by_shape.items():
@@ -125,11 +119,11 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 # What makes an optimiser of a model.
 OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
-    "adam_atan2": lambda model, train: AdamAtan2(model.parameters(), train.lr, BETAS, train.weight_decay),
+    "adam_atan2": lambda model, train: AdamAtan2(model.parameters(), train.lr, train.weight_decay),
     "adamw": lambda model, train: torch.optim.AdamW(
         model.parameters(), train.lr, BETAS, weight_decay=train.weight_decay
     ),
-    "muon": lambda model, train: Muon(model, train.lr, BETAS, train.weight_decay),
+    "muon": lambda model, train: Muon(model, train.lr, train.weight_decay),
 }
 
 

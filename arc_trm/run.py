@@ -252,7 +252,7 @@ class MetricLog:
 def _step_of(line: bytes) -> float:
     try:
         return float(orjson.loads(line)["step"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return float("inf")  # cut short by a kill
 
 

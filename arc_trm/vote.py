@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -67,7 +66,7 @@ class Predictions:
     @property
     def side(self) -> int:
         """Side of the canvases."""
-        return isqrt(self.tokens.shape[1])
+        return math.isqrt(self.tokens.shape[1])
 
 
 def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[bytes]]:
@@ -111,7 +110,7 @@ def _original_colours(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[int, int], element: int) -> list[bytes]:
     """Keys of the `shape` corner of every canvas, after the inverse of `element` and of the colours."""
-    side = isqrt(canvases.shape[1])
+    side = math.isqrt(canvases.shape[1])
     corner = np.arange(side * side).reshape(side, side)[: shape[0], : shape[1]]
     source = dihedral(corner, INVERSE_DIHEDRAL[element])
     # One look-up in the tables of all predictions laid end to end.

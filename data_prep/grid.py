@@ -5,14 +5,13 @@ then applies one of the 8 dihedral elements. To undo it, the element's inverse c
 canvas (data_prep.canvas.Placement) is another matter.
 """
 
-import hashlib
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.files import InputError
+from data_prep.files import InputError, sha256_hex
 
 Grid: TypeAlias = NDArray[np.uint8]  # (height, width), colours 0-9
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -49,7 +48,7 @@ def describe(value: object) -> str:
 
 def grid_digest(grid: Grid) -> str:
     """SHA-256 of one byte height, one byte width and the cells row major (the published grid hash)."""
-    return hashlib.sha256(bytes(grid.shape) + np.ascontiguousarray(grid).tobytes()).hexdigest()
+    return sha256_hex(bytes(grid.shape) + np.ascontiguousarray(grid).tobytes())
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from tqdm import tqdm
 
@@ -11,7 +11,7 @@ LINE_EVERY = 60.0  # seconds
 _last_line: float | None = None  # when this process printed a line, whatever it was about; at first: when it began
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """The progress of one piece of work, as a context; `quiet` in all processes but the main one.
 
     A bar that redraws itself makes a log unreadable, and a log that says nothing looks like a program that hangs. So
@@ -69,13 +69,7 @@ class Progress:
                 parts.append(f"{duration_text((self.total - self.done) * seconds / new)} left")
         return ", ".join(parts)
 
-    def __enter__(self) -> "Progress":
-        """The progress itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the bar away."""
         self._bar.close()
 

@@ -1,6 +1,5 @@
 """Pairs and tasks, and the readers of every file layout in which ARC tasks are handed around."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from data_prep.files import InputError, read_json, write_atomic
+from data_prep.files import InputError, read_json, sha256_hex, write_atomic
 from data_prep.grid import Grid, describe, grid_digest, parse_grid
 
 
@@ -53,7 +52,7 @@ def pairs_digest(pairs: Sequence[Pair]) -> str:
     """SHA-256 over pairs in sorted order; of a task's demonstrations it names the task wherever it turns up."""
     outputs = ("" if pair.output is None else grid_digest(pair.output) for pair in pairs)
     lines = sorted(f"{grid_digest(pair.input)}|{output}" for pair, output in zip(pairs, outputs, strict=True))
-    return hashlib.sha256("|".join(lines).encode()).hexdigest()
+    return sha256_hex("|".join(lines).encode())
 
 
 def parse_task(value: object, task_id: str, corpus: str, where: str) -> Task:

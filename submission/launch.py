@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.files import MANIFEST, InputError, command_line, run_program, write_json
@@ -177,7 +177,7 @@ class Launch:
     options: Sequence[str]
     run: Runner = run_printing
     probe: Callable[[], Sequence[int]] = working_gpus
-    now: Callable[[], float] = field(default=time.monotonic)
+    now: Callable[[], float] = time.monotonic
 
     def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
         """Solve within `budget` seconds; the status of the last start.

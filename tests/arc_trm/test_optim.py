@@ -34,11 +34,11 @@ def scalar_adam_atan2(value, gradients, rate, beta1, beta2, decay):
 )
 def test_adam_atan2_equals_a_scalar_loop(value, gradients, rate, decay):
     parameter = torch.nn.Parameter(torch.tensor([value, 1.0]))
-    optimiser = AdamAtan2([parameter], lr=rate, betas=(0.8, 0.95), weight_decay=decay)
+    optimiser = AdamAtan2([parameter], lr=rate, weight_decay=decay)
     for gradient in gradients:
         parameter.grad = torch.tensor([gradient, 0.0])
         optimiser.step()
-    expected = scalar_adam_atan2(value, gradients, rate, 0.8, 0.95, decay)
+    expected = scalar_adam_atan2(value, gradients, rate, 0.9, 0.95, decay)
     assert parameter[0].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert parameter[1].item() == pytest.approx((1 - rate * decay) ** len(gradients), rel=1e-5)
 
@@ -59,7 +59,7 @@ def test_a_step_is_at_most_the_rate_times_half_pi_and_does_not_see_the_scale():
 
 def test_parameters_without_a_gradient_stay():
     with_gradient, without = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
-    optimiser = AdamAtan2([with_gradient, without], weight_decay=1.0)
+    optimiser = AdamAtan2([with_gradient, without], lr=1e-4, weight_decay=1.0)
     optimiser.step()
     with_gradient.grad = torch.ones(3)
     optimiser.step()
@@ -73,11 +73,11 @@ def test_state_goes_through_a_state_dict():
 
     def run(interrupt):
         parameter = torch.nn.Parameter(torch.ones(3))
-        optimiser = AdamAtan2([parameter], lr=0.1)
+        optimiser = AdamAtan2([parameter], lr=0.1, weight_decay=0.1)
         for step, gradient in enumerate(gradients):
             if interrupt and step == 2:
                 saved = optimiser.state_dict()
-                optimiser = AdamAtan2([parameter], lr=0.7)
+                optimiser = AdamAtan2([parameter], lr=0.7, weight_decay=0.1)
                 optimiser.load_state_dict(saved)
             parameter.grad = gradient
             optimiser.step()
@@ -123,7 +123,7 @@ def small_model(**changes):
 
 def test_muon_moves_stacked_matrices_apart_and_the_rest_as_adam_atan2():
     model, twin = small_model(), small_model()
-    muon, adam = Muon(model, 0.1, (0.9, 0.95), 0.3), AdamAtan2(twin.parameters(), 0.1, (0.9, 0.95), 0.3)
+    muon, adam = Muon(model, 0.1, 0.3), AdamAtan2(twin.parameters(), 0.1, 0.3)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn_like(p) for name, p in before.items()}
     for optimiser, moved in ((muon, model), (adam, twin)):

@@ -364,7 +364,7 @@ def published_step(s: Setting, model: Any, batch: int) -> Callable[[], None]:
     with torch.device(s.device):
         head = ACTLossHead(Published(settings), "stablemax_cross_entropy")
         carry = head.initial_carry(given)
-    optimiser = AdamAtan2(head.parameters())
+    optimiser = AdamAtan2(head.parameters(), 1e-4, 0.1)
 
     def step() -> None:
         nonlocal carry
