@@ -462,17 +462,6 @@ def test_broken_weights_are_found_before_the_loss_shows_them(broken: str) -> Non
         trainer.check_finite()
 
 
-def test_the_average_is_in_the_model_only_within_its_context() -> None:
-    trainer = tiny_trainer()
-    losses(trainer, 5)
-    weights = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-    assert trainer.ema is not None
-    averages = [average.clone() for average in trainer.ema.averages]
-    with trainer.averaged():
-        assert all(map(identical, (p.detach() for p in trainer.model.parameters()), averages))
-    assert all(map(identical, (p.detach() for p in trainer.model.parameters()), weights))
-
-
 def test_warm_up_takes_at_most_its_share_and_the_trunk_may_stand_still() -> None:
     trainer = tiny_trainer(with_settings(TINY, train={"steps": 20, "warmup_steps": 100, "lr_min_ratio": 1.0}))
     rates = []

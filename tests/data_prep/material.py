@@ -1,9 +1,7 @@
-"""Golden grids as arrays, and random grids, pairs and tasks for property tests."""
+"""Grids from text, and random grids, pairs and tasks for property tests."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +26,9 @@ from data_prep.store import ArcStore
 from data_prep.tasks import Pair, Task
 
 
-@lru_cache
-def golden(shared_dir: Path) -> dict[str, Any]:
-    """The golden ARC data; its key "keys" explains every entry."""
-    content: dict[str, Any] = json.loads((shared_dir / "golden" / "arc_data.json").read_text())
-    return content
-
-
 def grid(rows: Sequence[str]) -> Grid:
     """A grid from rows of colour digits."""
     return np.array([[int(cell) for cell in row] for row in rows], dtype=np.uint8)
-
-
-def tokens(text: str) -> NDArray[np.uint8]:
-    """Tokens from their hexadecimal digits."""
-    return np.array([int(digit, 16) for digit in text], dtype=np.uint8)
 
 
 def pair(given: Sequence[str], asked: Sequence[str] | None) -> Pair:
