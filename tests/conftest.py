@@ -2,8 +2,11 @@
 
 import math
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
@@ -44,6 +47,22 @@ HANG = 3600.0
 ENDLESS = "24h"
 
 
+@dataclass
+class Clock:
+    """Time passes only where the tests say so."""
+
+    time: float
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def run_module(*words: str) -> "subprocess.CompletedProcess[str]":
+    """`python -m` with these words, in the repository."""
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG, check=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests come first: a worker that has nothing left takes over from the end, where only short ones are."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -55,6 +74,21 @@ def quick_folder() -> Iterator[Path]:
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place, prefix="quick.") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 kilobytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system takes more rights than these tests have")
+    yield place
+    # Lazily, since tensors that were read are maps of their files for as long as anything holds them.
+    subprocess.run(["umount", "-l", place], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,7 @@ import ast
 import errno
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -215,21 +214,6 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
 
 
 # A full disk --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system takes more rights than these tests have")
-    yield place
-    # Lazily, since tensors that were read are maps of their files for as long as anything holds them.
-    subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path) -> None:

@@ -13,6 +13,7 @@ from torch._inductor.utils import fresh_cache
 from arc_trm.config import ModelConfig
 from arc_trm.device import compile_failure, compile_or_explain, compile_within
 from arc_trm.model import RecursiveModel
+from tests.conftest import Clock
 
 CPU = torch.device("cpu")
 
@@ -113,16 +114,6 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch, capsys):
         assert "compiler" in compile_failure(CPU)
 
 
-class Clock:
-    """Time passes only where the tests say so."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
 def work(clock: Clock, compiled: float, eager: float = 3.0):
     """A compiled function, and a piece of work that takes so many seconds as the stance of the moment has it."""
     graphs: list[str] = []
@@ -154,7 +145,7 @@ def stance():
 
 
 def test_what_is_faster_is_compiled_and_nothing_else_ever(stance):
-    clock = Clock()
+    clock = Clock(0.0)
     piece, graphs = work(clock, compiled=1.0)
     pieces = [piece, lambda: piece(7)]
     assert compile_within(pieces, lambda: 100 - clock(), clock) == 2
@@ -169,7 +160,7 @@ def test_what_is_faster_is_compiled_and_nothing_else_ever(stance):
 
 
 def test_the_trial_comes_first_within_the_time_and_says_why_nothing_is_compiled(stance, capsys):
-    clock = Clock()
+    clock = Clock(0.0)
     piece, graphs = work(clock, compiled=1.0)
     assert compile_within([piece], lambda: 100 - clock(), clock, lambda: "no compiler") == 0
     assert capsys.readouterr().err == "note: running without torch.compile: no compiler\n"
@@ -185,7 +176,7 @@ def test_the_trial_comes_first_within_the_time_and_says_why_nothing_is_compiled(
 
 
 def test_what_is_no_faster_is_left(stance):
-    clock = Clock()
+    clock = Clock(0.0)
     piece, graphs = work(clock, compiled=3.5)
     assert compile_within([piece, lambda: piece(7)], lambda: 100 - clock(), clock) == 0
     began = clock()
@@ -195,7 +186,7 @@ def test_what_is_no_faster_is_left(stance):
 
 
 def test_what_may_not_fit_any_more_is_not_begun(stance):
-    clock = Clock()
+    clock = Clock(0.0)
     piece, graphs = work(clock, compiled=1.0)
     assert compile_within([piece, lambda: piece(7)], lambda: 40 - clock(), clock) == 1
     assert len(graphs) == 1
@@ -203,7 +194,7 @@ def test_what_may_not_fit_any_more_is_not_begun(stance):
 
 def test_compiling_that_takes_too_long_is_interrupted(stance):
     """The compiler waits for ever, for an event that never comes."""
-    clock = Clock()
+    clock = Clock(0.0)
 
     def backend(module, inputs):
         clock.time += 1000

@@ -1,17 +1,14 @@
 """A run that is killed at any moment and resumed equals one that nobody killed: weights, carry, reports, export."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import HANG, REPOSITORY
+from tests.conftest import run_module
 
 
 def kill_runs(folder: Path, how: str) -> str:
-    command = [sys.executable, "-m", "tests.arc_trm.kill_runs", str(folder), how, "1"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG, check=False)
+    done = run_module("tests.arc_trm.kill_runs", str(folder), how, "1")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

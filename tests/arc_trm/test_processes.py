@@ -1,7 +1,5 @@
 """One process, two and four do the same: losses, rows, votes, checkpoints; when one fails, none waits for ever."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
@@ -13,7 +11,7 @@ from safetensors.torch import load_file
 from arc_trm import run
 from tests.arc_trm.process_runs import CURVES, FACTS, WIDE, everything
 from tests.arc_trm.training import losses, snapshot, tiny_trainer
-from tests.conftest import HANG, REPOSITORY
+from tests.conftest import run_module
 
 Folders = dict[int, Path]
 SEVERAL = (2, 4)
@@ -26,15 +24,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     places = {count: tmp_path_factory.mktemp(f"processes{count}") for count in (1, *SEVERAL)}
     everything(places[1], Accelerator(cpu=True))
     for count in SEVERAL:
-        program = ["tests.several_processes", str(count), "tests.arc_trm.process_runs", str(places[count])]
-        launched = subprocess.run(
-            [sys.executable, "-m", *program],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=HANG,
-            check=False,
-        )
+        launched = run_module("tests.several_processes", str(count), "tests.arc_trm.process_runs", str(places[count]))
         assert launched.returncode == 0, launched.stdout + launched.stderr
         assert (places[count] / "processes").read_text() == str(count)
     return places

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -60,8 +60,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def main(data: Path, out: Path, *more: str, preset: str = "arc1-small") -> int:
-    return train.main([preset, "--data", str(data), "--out", str(out), *TINY, *more])
+def words(data: Path, out: Path, *more: str, preset: str = "arc1-small") -> list[str]:
+    return [preset, "--data", str(data), "--out", str(out), *TINY, *more]
+
+
+def main(data: Path, out: Path, *more: str) -> int:
+    return train.main(words(data, out, *more))
 
 
 def refused(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -184,62 +188,17 @@ def test_every_preset_is_within_the_ranges() -> None:
 def test_settings_that_do_not_fit_the_data_are_refused(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], preset: str, more: list[str], said: str
 ) -> None:
-    argv = [
-        preset,
-        "--data",
-        str(dataset),
-        "--out",
-        str(tmp_path / "run"),
-        "--log.track",
-        "none",
-        "--train.batch-size",
-        "8",
-    ]
-    message = refused([*argv, *more], capsys)
+    message = refused(words(dataset, tmp_path / "run", *more, preset=preset), capsys)
     assert said in message
     assert message.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_resume_and_a_place_that_cannot_be_written(
-    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(dataset, tmp_path / "run")
-    argv = ["arc1-small", "--data", str(dataset), *TINY, "--out"]
-    assert "run: already holds a run; add --resume" in refused([*argv, str(tmp_path / "run")], capsys)
-    (tmp_path / "file").touch()
-    assert "file/run: cannot make this folder" in refused([*argv, str(tmp_path / "file" / "run")], capsys)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 kilobytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system takes more rights than these tests have")
-    yield place
-    # Lazily, since tensors that were read are maps of their files for as long as anything holds them.
-    subprocess.run(["umount", "-l", place], check=True)
-
-
 def test_a_full_disk_ends_in_one_line_and_keeps_the_last_good_checkpoint(
     dataset: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = [
-        "arc1-small",
-        "--data",
-        str(dataset),
-        "--out",
-        str(small_disk / "run"),
-        *TINY,
-        "--log.keep-checkpoints",
-        "9",
-    ]
-    message = refused([*argv, "--log.checkpoint-minutes", "0"], capsys)
+    argv = words(dataset, small_disk / "run", "--log.keep-checkpoints", "9", "--log.checkpoint-minutes", "0")
+    message = refused(argv, capsys)
     assert message.splitlines()[0].startswith("starting a new run")
     assert re.fullmatch(
         r"error: .*/step-0000000\d: cannot write \(.*No space left on device.*\)", message.splitlines()[1]
@@ -416,19 +375,9 @@ def environment() -> dict[str, str]:
 
 
 def test_preemption_saves_and_ends_with_status_0(dataset: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "arc_trm.train",
-        "arc1-small",
-        "--data",
-        str(dataset),
-        "--out",
-        str(tmp_path),
-        *TINY,
-    ]
+    command = [sys.executable, "-m", "arc_trm.train", *words(dataset, tmp_path, "--train.steps", "100000")]
     with subprocess.Popen(
-        [*command, "--train.steps", "100000"],
+        command,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

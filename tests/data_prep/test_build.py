@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from data_prep.corpus import pinned_corpus
 from data_prep.files import InputError
 from data_prep.overlap import pair_digest
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, load
-from tests.conftest import REPOSITORY
+from tests.conftest import run_module
 from tests.data_prep.material import as_json, random_task, verified
 
 
@@ -228,14 +226,9 @@ def test_a_wrong_command_line_exits_with_2(
     assert message in capsys.readouterr().err
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "data_prep.build", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-
-
 def test_the_program_reports_errors_in_one_line_and_status_2(files: Files, out: Path) -> None:
     bad = files.write("bad.json", {"train": [{"input": [[1]], "output": [[12]]}], "test": [{"input": [[1]]}]})
-    ended = run("arc", "--source", f"a={bad}", "--out", str(out))
+    ended = run_module("data_prep.build", "arc", "--source", f"a={bad}", "--out", str(out))
     assert (ended.returncode, ended.stdout) == (2, "")
     expected = f"error: {bad}, train 0 output: found 12 at row 0, column 0, expected a colour 0-9\n"
     assert ended.stderr == expected
@@ -250,7 +243,7 @@ def test_an_unwritable_place_ends_in_one_clear_line(files: Files) -> None:
 
 
 def test_help_names_every_recipe() -> None:
-    ended = run("arc", "--help")
+    ended = run_module("data_prep.build", "arc", "--help")
     assert ended.returncode == 0
     names = ("arc1-train:", "arc2-train:", "public:", "--allow-leak")
     assert all(name in ended.stdout for name in names)

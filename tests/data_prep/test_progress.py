@@ -7,14 +7,7 @@ import pytest
 
 from data_prep import progress
 from data_prep.progress import Progress, duration_text
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
+from tests.conftest import Clock
 
 
 class Terminal(io.StringIO):
@@ -25,7 +18,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(progress, "_last_line", None)
-    return Clock()
+    return Clock(1000.0)
 
 
 def test_without_a_terminal_there_is_a_line_a_minute(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

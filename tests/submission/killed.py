@@ -8,6 +8,7 @@ these, a quarter of them before the first votes are kept. Prints, per run, when 
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,23 +25,18 @@ from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, 
 
 WORK = ((os, "fsync"), (os, "replace"), (Trainer, "train_step"), (Predictor, "answer"))
 TASKS = tiny_tasks(5)
+OPTIONS = ["--augmentations", "16", "--steps", "10"]
 
 
-def words(folder: Path, out: Path) -> list[str]:
-    """The command line of a run that ends when its steps and votes are there, not by the clock."""
+def run(folder: Path, out: Path, options: Sequence[str], watched: AbstractContextManager[None]) -> int:
+    """Solve in a forked process, in that context, until steps and votes are there, not by the clock; its status."""
     paths = {"--challenges": folder / "challenges.json", "--checkpoint": folder / "export", "--out": out}
     paths["--candidates"] = out.with_name("votes.npz")
-    options = ["--augmentations", "16", "--steps", "10", "--precision", "fp32"]
-    budget = ["--time-budget", ENDLESS]
-    return [*(str(word) for pair in paths.items() for word in pair), *QUICK, *options, *budget]
-
-
-def run(folder: Path, out: Path, watched: AbstractContextManager[None]) -> int:
-    """Solve in a forked process, in that context; its status."""
+    words = [*(str(word) for pair in paths.items() for word in pair), *QUICK, *options]
 
     def solving() -> None:
         with watched:
-            assert solve.main(words(folder, out)) == 0
+            assert solve.main([*words, "--precision", "fp32", "--time-budget", ENDLESS]) == 0
 
     return kills.wait(kills.fork(solving, folder / f"{out.parent.name}.log"))
 
@@ -57,7 +53,7 @@ def counted_out(folder: Path) -> tuple[int, int, int]:
                 found[path.name] = number
         out.with_name("events").write_bytes(orjson.dumps(found))
 
-    assert run(folder, out, kills.events(WORK, after=look)) == 0
+    assert run(folder, out, OPTIONS, kills.events(WORK, after=look)) == 0
     found = orjson.loads(out.with_name("events").read_bytes())
     return found[out.name], found["votes.npz"], found["last"]
 
@@ -76,7 +72,7 @@ def main() -> None:
     for number in range(times):
         out = folder / str(number) / "submission.json"
         event = int(rng.integers(there, voted - 1) if number < times // 4 else rng.integers(voted, last))
-        status = run(folder, out, kills.dying_between(WORK, event, rng.uniform(1e-6, 2 * gap)))
+        status = run(folder, out, OPTIONS, kills.dying_between(WORK, event, rng.uniform(1e-6, 2 * gap)))
         assert_valid(out, TASKS)
         died = "killed" if status in kills.KILLED else f"had ended with status {status}"
         votes = "with" if out.with_name("votes.npz").exists() else "without"

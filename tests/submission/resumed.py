@@ -13,28 +13,15 @@ from pathlib import Path
 import orjson
 import torch
 
-from submission import schedule, solve, solver
+from submission import schedule, solver
 from submission.resume import state_folder
 from tests import kills
-from tests.conftest import ENDLESS
-from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
+from tests.submission.killed import run
+from tests.submission.tiny import assert_valid, make_export, tiny_tasks, write_challenges
 
 WRITES = ((os, "fsync"), (os, "replace"), (os, "rename"))
 TASKS = tiny_tasks(2)
-OPTIONS = ["--augmentations", "4", "--steps", "4", "--precision", "fp32", "--time-budget", ENDLESS, "--resume"]
-
-
-def run(folder: Path, out: Path, watched: AbstractContextManager[None]) -> int:
-    """Solve in a forked process, in that context; its status."""
-    paths = {"--challenges": folder / "challenges.json", "--checkpoint": folder / "export", "--out": out}
-    paths["--candidates"] = out.with_name("votes.npz")
-    words = [*(str(word) for pair in paths.items() for word in pair), *QUICK, *OPTIONS]
-
-    def solving() -> None:
-        with watched:
-            assert solve.main(words) == 0
-
-    return kills.wait(kills.fork(solving, out.with_name("log")))
+OPTIONS = ["--augmentations", "4", "--steps", "4", "--resume"]
 
 
 def counted_out(folder: Path, out: Path) -> dict[int, str]:
@@ -47,7 +34,7 @@ def counted_out(folder: Path, out: Path) -> dict[int, str]:
         found[number] = f"step {kept['step']}, voted {kept['schedule']['voted']}" if kept else "none"
         out.with_name("writes").write_bytes(orjson.dumps(list(found.values())))
 
-    assert run(folder, out, kills.events(WRITES, before=look)) == 0
+    assert run(folder, out, OPTIONS, kills.events(WRITES, before=look)) == 0
     return dict(enumerate(orjson.loads(out.with_name("writes").read_bytes()), start=1))
 
 
@@ -75,9 +62,9 @@ def main() -> None:
     for number in chosen(states):
         out = folder / str(number) / "submission.json"
         out.parent.mkdir()
-        status = run(folder, out, dying_before(number))
+        status = run(folder, out, OPTIONS, dying_before(number))
         assert status in kills.KILLED, status
-        assert run(folder, out, kills.events(())) == 0, out.with_name("log").read_text()
+        assert run(folder, out, OPTIONS, kills.events(())) == 0, (folder / f"{number}.log").read_text()
         assert_valid(out, TASKS)
         pairs = [[path.with_name(name).read_bytes() for path in (out, whole)] for name in ("votes.npz", whole.name)]
         found = "the same votes" if all(one == other for one, other in pairs) else "OTHER VOTES"

@@ -12,7 +12,8 @@ from submission.score import score
 from submission.settings import Settings
 from submission.solve import Solved, solve_tasks
 from submission.submission_file import read_submission
-from tests.submission.tiny import assert_valid, make_export, task_json, tiny_tasks
+from tests.data_prep.material import as_json
+from tests.submission.tiny import assert_valid, make_export, tiny_tasks
 from tests.test_documentation import blocks
 from tests.test_project import text_of
 
@@ -25,7 +26,7 @@ def test_the_example_builds_solves_and_scores(
 ) -> None:
     for folder in ("my_tasks", "evaluation"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "my_tasks" / "a.json").write_bytes(orjson.dumps(task_json(TASKS[0], hidden=False)))
+    (tmp_path / "my_tasks" / "a.json").write_bytes(orjson.dumps(as_json(TASKS[0])))
     write_tasks(TASKS, tmp_path / "evaluation")
     make_export(tmp_path / "runs" / "arc1" / "export")
     monkeypatch.chdir(tmp_path)

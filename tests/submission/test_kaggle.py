@@ -18,7 +18,7 @@ from submission.attempts import Attempts
 from submission.kaggle import NO_CREDENTIALS, Pushed, dataset_state, sign_in
 from submission.package import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
 from submission.submission_file import write_submission
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, run_module
 from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
 from tests.submission.test_attempts import GRIDS
 
@@ -435,8 +435,7 @@ def test_a_failure_to_sign_in_is_one_line(site: FakeKaggle, status: int) -> None
 
 def test_the_program_ends_with_one_line(home: Path) -> None:
     """The real program in a process of its own, whose client prints help and exits while it is imported."""
-    words = [sys.executable, "-m", "submission.kaggle", "output"]
-    ran = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    ran = run_module("submission.kaggle", "output")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"error: {NO_CREDENTIALS}\n"
 

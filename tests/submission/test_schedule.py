@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from submission.clock import RunClock, Speed, duration
 from submission.forecast import forecast
 from submission.schedule import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Unit, passes
+from tests.conftest import Clock
 
 
 @pytest.mark.parametrize(
@@ -27,14 +28,6 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected"):
         duration(text)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 # What a solving run does on a machine of the tests' own -----------------------------------------------------
@@ -63,7 +56,7 @@ class Machine:
     steps: int = 0
     save_every: float = math.inf
     speeds: tuple[float, ...] = (1.0,)
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = field(default_factory=lambda: Clock(100.0))
     spent: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
     votes: list[int] = field(default_factory=list)
     early: list[bool] = field(default_factory=list)
@@ -274,7 +267,7 @@ def test_an_asked_for_amount_of_work_is_done_in_the_same_order_at_every_speed() 
 
 
 def test_phases_add_up() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plan = RunClock(10, clock(), clock)
     for seconds in (2, 3):
         with plan.phase("a"):
@@ -370,7 +363,7 @@ def test_embeddings_move_alone_in_a_thousand_steps_at_most() -> None:
 
 
 def test_parts_share_the_time_that_is_left() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plan = RunClock(90, clock(), clock)
     clock.time += 30
     part = plan.part(2)

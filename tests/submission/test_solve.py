@@ -25,13 +25,13 @@ from submission.settings import Settings, add_settings
 from submission.solver import Solver
 from submission.submission_file import read_submission
 from tests.conftest import ENDLESS
+from tests.data_prep.material import as_json
 from tests.kills import full_disk
 from tests.submission.tiny import (
     MODEL,
     QUICK,
     assert_valid,
     make_export,
-    task_json,
     tiny_tasks,
     write_challenges,
     write_solutions,
@@ -393,7 +393,7 @@ def test_own_tasks_are_shown(
     place = tmp_path / "mine"
     place.mkdir()
     for task in TASKS if folder else TASKS[:1]:
-        (place / f"{task.task_id}.json").write_bytes(orjson.dumps(task_json(task, hidden=False)))
+        (place / f"{task.task_id}.json").write_bytes(orjson.dumps(as_json(task)))
     path = place if folder else place / "a.json"
     assert run(words(files | {"challenges": str(path)})) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -441,7 +441,7 @@ def test_wrong_input_is_refused(files: dict[str, str], case: str) -> None:
 
 
 def test_challenges_without_a_test_are_refused(files: dict[str, str]) -> None:
-    Path(files["challenges"]).write_bytes(orjson.dumps({"a": {"train": task_json(TASKS[0], True)["train"]}}))
+    Path(files["challenges"]).write_bytes(orjson.dumps({"a": {"train": as_json(TASKS[0])["train"]}}))
     with pytest.raises(InputError, match="task a: found fields"):
         run(words(files))
     assert not Path(files["out"]).exists()

@@ -24,19 +24,10 @@ from submission.schedule import Kind
 from submission.settings import Settings
 from submission.solver import Solver
 from submission.submission_file import SubmissionFile, read_submission
+from tests.conftest import Clock
 from tests.submission.tiny import assert_valid, make_export, tiny_tasks
 
 TASKS = tiny_tasks()
-
-
-class Clock:
-    """Time passes only where the tests say so."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def make_solver(
@@ -45,7 +36,7 @@ def make_solver(
     stop: Callable[[], bool] = lambda: False,
     **own: Any,
 ) -> tuple[Solver, Clock]:
-    clock = Clock()
+    clock = Clock(1000.0)
     settings = Settings(**({"augmentations": 10, "batch_size": 4, "predict_batch": 1, "precision": "fp32"} | own))
     run_clock = RunClock(budget, clock(), clock)
     file = SubmissionFile(TASKS, folder / "submission.json")

@@ -10,10 +10,10 @@ import torch
 from arc_trm.checkpoint import Export, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
 from arc_trm.model import RecursiveModel
-from data_prep.grid import Grid
 from data_prep.store import TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from submission.submission_file import check_complete, read_submission
+from tests.data_prep.material import as_json
 
 MODEL = ModelConfig(
     hidden=16, heads=2, puzzle_width=16, layers=1, latent_steps=1, deep_steps=1, prefix=2, expansion=1.0
@@ -49,19 +49,8 @@ def make_export(folder: Path, trained: Sequence[Task] = (), model: ModelConfig =
     return folder
 
 
-def task_json(task: Task, hidden: bool) -> dict[str, list[dict[str, list[list[int]]]]]:
-    def pair_json(pair: Pair, hidden: bool) -> dict[str, list[list[int]]]:
-        shown: dict[str, Grid | None] = {"input": pair.input, "output": None if hidden else pair.output}
-        return {name: grid.tolist() for name, grid in shown.items() if grid is not None}
-
-    return {
-        "train": [pair_json(pair, False) for pair in task.demonstrations],
-        "test": [pair_json(pair, hidden) for pair in task.tests],
-    }
-
-
 def write_challenges(path: Path, tasks: Sequence[Task], hidden: bool = True) -> Path:
-    path.write_bytes(orjson.dumps({task.task_id: task_json(task, hidden) for task in tasks}))
+    path.write_bytes(orjson.dumps({task.task_id: as_json(task, hidden) for task in tasks}))
     return path
 
 
