@@ -28,7 +28,6 @@ from arc_trm.checkpoint import (
     write_export,
     write_folder,
 )
-from arc_trm.config import HaltingConfig, ModelConfig
 from data_prep.files import InputError
 from tests.arc_trm.arc_stores import mixed_store, puzzle_names
 from tests.arc_trm.training import TINY, identical, lively_model
@@ -275,18 +274,6 @@ def test_an_export_is_read_from_its_folder_and_from_its_run(tmp_path: Path) -> N
         assert len(read.facts["sha256"]) == 64
 
 
-def test_an_export_may_keep_its_table(tmp_path: Path) -> None:
-    table = torch.rand(2, 17)
-    export = Export(
-        ModelConfig(), HaltingConfig(), {}, table.mean(0), puzzle_table=table, puzzle_names=("a", "a|||t1|||0123456789")
-    )
-    write_export(tmp_path, export)
-    read = read_export(tmp_path)
-    assert read.puzzle_table is not None
-    assert identical(read.puzzle_table, table)
-    assert read.puzzle_names == ("a", "a|||t1|||0123456789")
-
-
 def test_a_folder_without_export_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no checkpoint here, expected an export folder"):
         read_export(tmp_path / "nowhere")
@@ -403,13 +390,3 @@ def test_the_naming_of_a_store_is_that_of_its_puzzles() -> None:
     for puzzle, name in enumerate(puzzle_names(store)):
         augmentation = Augmentation(int(named.dihedrals[puzzle]), tuple(map(int, named.permutations[puzzle])))
         assert puzzle_name(named.owners[named.groups[puzzle]], augmentation) == name
-
-
-def test_more_augmentations_keep_what_was_known() -> None:
-    few, many = mixed_store(5), mixed_store(11)
-    table = torch.randn(len(few.puzzle_groups), 3, generator=torch.Generator().manual_seed(1))
-    rows, known = carry_over(RowNames.of_puzzles(few), table, RowNames.of_puzzles(many), table.mean(0))
-    old, new = map(puzzle_names, (few, many))
-    assert known == len(set(old) & set(new)) >= len(few.groups)
-    for name, row in zip(new, rows, strict=True):
-        assert torch.equal(row, table[old.index(name)] if name in old else table.mean(0))

@@ -67,25 +67,6 @@ def test_parameters_without_a_gradient_stay():
     assert (with_gradient != 1).all()
 
 
-def test_state_goes_through_a_state_dict():
-    torch.manual_seed(0)
-    gradients = torch.randn(4, 3)
-
-    def run(interrupt):
-        parameter = torch.nn.Parameter(torch.ones(3))
-        optimiser = AdamAtan2([parameter], lr=0.1, weight_decay=0.1)
-        for step, gradient in enumerate(gradients):
-            if interrupt and step == 2:
-                saved = optimiser.state_dict()
-                optimiser = AdamAtan2([parameter], lr=0.7, weight_decay=0.1)
-                optimiser.load_state_dict(saved)
-            parameter.grad = gradient
-            optimiser.step()
-        return parameter.detach()
-
-    assert torch.equal(run(False), run(True))
-
-
 def test_rate_warms_up_then_stays_or_falls_along_a_cosine():
     assert learning_rate(1, 1e-4, 2000, 10_000) == pytest.approx(1e-4 / 2000)
     assert learning_rate(2000, 1e-4, 2000, 10_000) == learning_rate(9999, 1e-4, 2000, 10_000) == 1e-4

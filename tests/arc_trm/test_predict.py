@@ -181,34 +181,6 @@ def test_nothing_scored_is_nothing_to_evaluate() -> None:
     assert evaluation(build_store([TaskEntry.demonstrations_only(task)], 3, seed=1)) is None
 
 
-def test_the_perfect_model_solves_everything() -> None:
-    """Votes, inversion and scores hang together: a model that answers right under every augmentation scores 1."""
-    store, trainer = small_store(), arc_trainer()
-    shown = ArcBatches(store, "cpu", WINDOW)
-    everything = shown.make(evaluation_rows(store, augmentations=None))
-    known = {
-        (puzzle, inputs.numpy().tobytes()): labels
-        for puzzle, inputs, labels in zip(
-            everything.puzzle_ids.tolist(), everything.inputs, everything.labels, strict=True
-        )
-    }
-
-    @dataclass(frozen=True)
-    class Perfect(Predictor):
-        def answer(self, batch: Batch) -> Answers:
-            keys = zip(batch.puzzle_ids.tolist(), batch.inputs, strict=True)
-            labels = torch.stack([known[puzzle, inputs.numpy().tobytes()] for puzzle, inputs in keys])
-            ones = torch.ones(len(labels))
-            return Answers(labels.clamp(min=0).to(torch.uint8), ones, ones.long())
-
-    plain = trainer.predictor()
-    trainer.predictor = lambda: Perfect(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
-    trainer.config = with_settings(ARC, log={"evaluation_augmentations": 7})
-    evaluate = evaluation(store)
-    assert evaluate is not None
-    assert set(evaluate(trainer).values()) == {1.0}
-
-
 @dataclass(frozen=True)
 class Right(Predictor):
     """A predictor that answers what is right."""
@@ -216,6 +188,17 @@ class Right(Predictor):
     def answer(self, batch: Batch) -> Answers:
         ones = torch.ones(len(batch.labels))
         return Answers(batch.labels.clamp(min=0).to(torch.uint8), ones, ones.long())
+
+
+def test_the_perfect_model_solves_everything() -> None:
+    """Votes, inversion and scores hang together: a model that answers right under every augmentation scores 1."""
+    trainer = arc_trainer()
+    plain = trainer.predictor()
+    trainer.predictor = lambda: Right(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
+    trainer.config = with_settings(ARC, log={"evaluation_augmentations": 7})
+    evaluate = evaluation(small_store())
+    assert evaluate is not None
+    assert set(evaluate(trainer).values()) == {1.0}
 
 
 @pytest.mark.parametrize("windows", [True, False])

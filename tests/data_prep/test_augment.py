@@ -1,7 +1,7 @@
 """The augmentation group: laws, distinct augmentations."""
 
 import math
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -110,3 +110,14 @@ def test_the_draw_is_seeded_and_spread() -> None:
     assert not np.array_equal(first[1], other[1])
     assert np.all(np.bincount(first[0], minlength=8) > 4000 / 8 * 0.8)
     assert np.all(np.bincount(first[1][:, 4], minlength=10)[1:] > 4000 / 9 * 0.8)
+
+
+@pytest.mark.parametrize(
+    "pairs", [list(random_task(1).pairs), SYMMETRIC["one colour, no symmetry"]], ids=["many exist", "few exist"]
+)
+def test_a_larger_count_gives_the_same_ones_first_and_then_more(pairs: list[Pair]) -> None:
+    found = [distinct_augmentations(pairs, count, np.random.default_rng(5)) for count in (7, 23, 500)]
+    for fewer, more in pairwise(found):
+        for first, longer in zip(fewer, more, strict=True):
+            assert len(first) < len(longer)
+            assert np.array_equal(first, longer[: len(first)])

@@ -13,7 +13,6 @@ from data_prep.files import InputError
 from data_prep.store import open_store
 from tests.conftest import REPOSITORY
 from tests.data_prep.board_material import random_sudokus
-from tests.data_prep.material import verified
 
 
 def small_store() -> BoardStore:
@@ -44,21 +43,11 @@ def test_rows_are_picked_and_joined() -> None:
     assert_equal(BoardRows.concatenate([rows[:4], rows[4:4], rows[np.arange(4, 11)]]), rows)
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    save(small_store(), folder)
-    answers = folder / "test_answers.npy"
-    content = answers.read_bytes()
-    answers.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    load(folder)
-    with pytest.raises(InputError, match=r"test_answers\.npy: the content differs"):
-        load(verified(folder))
-    np.save(answers, np.zeros((4, 36), np.uint8))
+def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    save(small_store(), tmp_path / "data")
+    np.save(tmp_path / "data" / "test_answers.npy", np.zeros((4, 36), np.uint8))
     with pytest.raises(InputError, match=r"test_answers\.npy: found uint8\[4, 36\], expected uint8\[5, 36\]"):
-        load(folder)
-    answers.unlink()
-    with pytest.raises(InputError, match=r"test_answers\.npy: cannot read"):
-        load(folder)
+        load(tmp_path / "data")
 
 
 def test_generating_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

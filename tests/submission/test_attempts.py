@@ -14,7 +14,7 @@ from data_prep.grid import Grid
 from data_prep.tasks import Pair, Task
 from submission.attempts import Attempts, draft_submission, predictions
 from submission.score import score
-from submission.submission_file import check_complete, read_submission, write_submission
+from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import votes_for
 
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
@@ -117,16 +117,6 @@ def test_a_tally_of_other_tasks_is_refused() -> None:
 # The file ---------------------------------------------------------------------------------------------------
 
 
-def test_a_submission_survives_the_disk(tmp_path: Path) -> None:
-    submission = draft_submission(TASKS, tally((2, 7, 0.5), (4, 8, 0.6), (4, 9, 0.1))).submission
-    write_submission(tmp_path / "submission.json", submission)
-    loaded = read_submission(tmp_path / "submission.json")
-    assert list(loaded) == list(submission)
-    for task_id, outputs in submission.items():
-        for one, other in zip(outputs, loaded[task_id], strict=True):
-            assert same(one, *other)
-
-
 def test_the_file_is_what_the_competition_asks_for(tmp_path: Path) -> None:
     write_submission(tmp_path / "s.json", {"t": (Attempts(GRIDS[1], QUESTION),)})
     expected = {"t": [{"attempt_1": [[1, 1, 1], [1, 1, 1]], "attempt_2": [[1, 2, 3, 4, 5]]}]}
@@ -142,19 +132,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["submission.json"]
     with pytest.raises(InputError, match="cannot write"):
         write_submission(tmp_path / "missing" / "submission.json", {"t": (Attempts(GRIDS[1], QUESTION),)})
-
-
-def test_completeness_is_checked_in_both_directions() -> None:
-    submission = draft_submission(TASKS, tally()).submission
-    check_complete("s.json", submission, {"alpha": 1, "mu": 3, "zeta": 2}, "c.json")
-    for expected, message in [
-        (
-            {"alpha": 1, "mu": 3, "zeta": 2, "nu": 1, "xi": 1},
-            "s.json: lacks task nu and 1 more, expected all",
-        ),
-        ({"alpha": 1, "mu": 3}, "s.json: unknown task zeta, expected only tasks of c.json"),
-        ({"alpha": 1, "mu": 2, "zeta": 2}, "s.json: task mu has 3 outputs, expected 2 as in c.json"),
-        ({"other": 1}, "s.json: none of the 1 tasks of c.json is in it"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            check_complete("s.json", submission, expected, "c.json")
