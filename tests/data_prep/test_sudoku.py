@@ -22,16 +22,16 @@ SEEDS = st.integers(0, 10**6)
 HEADER = "source,question,answer,rating"
 
 
-def as_line(rows: BoardRows, index: int, blank: str = ".") -> str:
+def as_line(rows: BoardRows, index: int) -> str:
     question, answer = (
-        "".join(blank if token == BLANK else str(token - 1) for token in cells[index].tolist())
+        "".join("." if token == BLANK else str(token - 1) for token in cells[index].tolist())
         for cells in (rows.questions, rows.answers)
     )
     return f"made up,{question},{answer},{rows.ratings[index]:g}"
 
 
-def write_csv(path: Path, rows: BoardRows, header: str = HEADER) -> Path:
-    path.write_text("\n".join([header, *(as_line(rows, i) for i in range(len(rows)))]) + "\n")
+def write_csv(path: Path, rows: BoardRows) -> Path:
+    path.write_text("\n".join([HEADER, *(as_line(rows, i) for i in range(len(rows)))]) + "\n")
     return path
 
 

@@ -122,7 +122,7 @@ assert [kills.wait(child) for child in children] == [0, 0], [Path(log).read_text
 
 
 def test_the_clock_ends_what_has_no_other_end_and_what_hangs(tmp_path: Path) -> None:
-    """How exactly, test_session shows by a clock of its own: here a machine may be too slow for anything in time."""
+    """How exactly, test_solver shows by a clock of its own: here a machine may be too slow for anything in time."""
     folders = [tmp_path / name for name in ("working", "hanging")]
     logs = [folder / "log" for folder in folders]
     for folder in folders:
