@@ -13,7 +13,8 @@ from tests.conftest import REPOSITORY
 
 ROOMS = ("data_prep", "arc_trm", "submission", "notebooks")
 # Voting and scoring need no tensors: a submission is scored in a blink, and on any machine.
-TORCH_FREE = ("arc_trm.vote", "submission.attempts", "submission.score")
+# Nor does pushing, and Kaggle's client is loaded only where it is used.
+TORCH_FREE = ("arc_trm.vote", "submission.attempts", "submission.score", "submission.kaggle")
 # What a room must not know, and why: data_prep describes grids without tensors; only the training program
 # has tyro, so that a submission runs with what Kaggle's image has.
 FORBIDDEN = {"data_prep": ("torch", "accelerate", "tyro"), "submission": ("tyro",)}
@@ -145,7 +146,7 @@ def modules_loaded_by(modules: list[str], path: Path) -> set[str]:
 
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_voting_and_scoring_load_no_torch(module: str) -> None:
-    assert not {"torch", "accelerate", "numba"} & modules_loaded_by([module], REPOSITORY)
+    assert not {"torch", "accelerate", "numba", "kaggle"} & modules_loaded_by([module], REPOSITORY)
 
 
 def test_data_prep_loads_no_torch() -> None:

@@ -135,14 +135,6 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_
     assert f"step-00000011/{said}" in notes[0]
 
 
-def test_a_run_without_any_whole_checkpoint_does_not_start_again_by_itself(tmp_path: Path) -> None:
-    keep(tmp_path, 7, 11)
-    for step in (7, 11):
-        cut(checkpoint_folder(tmp_path, step) / "state.safetensors")
-    with pytest.raises(InputError, match="none of its 2 checkpoints is whole"):
-        newest(tmp_path)
-
-
 @given(st.data())
 def test_no_altered_byte_goes_unnoticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("bytes") / "x"
@@ -272,11 +264,6 @@ def test_an_export_is_read_from_its_folder_and_from_its_run(tmp_path: Path) -> N
         assert read.puzzle_table is None
         assert read.facts["steps"] == 3
         assert len(read.facts["sha256"]) == 64
-
-
-def test_a_folder_without_export_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no checkpoint here, expected an export folder"):
-        read_export(tmp_path / "nowhere")
 
 
 def test_an_export_replaces_nothing_but_an_export(tmp_path: Path) -> None:

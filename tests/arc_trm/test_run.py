@@ -215,13 +215,6 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_deadline_stops_after_the_step_in_work(tmp_path: Path) -> None:
-    trainer, reason = go(tmp_path, deadline=0.0)
-    assert (trainer.step, reason) == (1, "out of time")
-    assert [path.name for path in checkpoint_folders(tmp_path)] == ["step-00000001"]
-    assert read_export(tmp_path).facts["steps"] == 1
-
-
 def test_a_signal_cuts_an_evaluation_short_and_it_is_made_up_for(tmp_path: Path) -> None:
     config = with_settings(TINY, log={"evaluate_every": 8})
     go(tmp_path / "whole", config, score)
@@ -254,7 +247,10 @@ def test_a_checkpoint_lies_before_every_evaluation(tmp_path: Path) -> None:
 def test_a_broken_loss_stops_the_run_and_is_never_saved(tmp_path: Path, every: int) -> None:
     config = with_settings(TINY, log={"every": every})
     trainer = disturbed(15, lambda: poison(trainer), config)
-    with pytest.raises(NonFiniteLoss, match=r"step (16|20): the loss is nan at learning rate 0\.00"):
+    with pytest.raises(
+        NonFiniteLoss,
+        match=r"step (16: the loss is nan at learning rate 0\.00115|20: the loss is nan at learning rate 0\.0009)",
+    ):
         go(tmp_path, config, trainer=trainer)
     assert run.last_good(trainer, tmp_path) == f"the last good checkpoint is {tmp_path}/checkpoints/step-00000014"
     found = read_newest_checkpoint(tmp_path, print)
@@ -383,18 +379,18 @@ def test_a_broken_checkpoint_is_refused_by_name_and_the_one_before_gone_on_with(
     assert remains(tmp_path / "broken") == remains(tmp_path / "whole")
 
 
-CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "learning rate": ({"train": {"lr": 0.5}}, "train.lr: 0.003, now 0.5"),
-    "steps": ({"train": {"steps": 30}}, "train.steps: 20, now 30; planned steps: 20, now 30"),
-    "halting": ({"halting": {"rule": "never"}}, "halting.rule: 'correctness', now 'never'"),
+CHANGES: dict[str, tuple[RunConfig, str]] = {
+    "learning rate": (with_settings(TINY, train={"lr": 0.5}), "train.lr: 0.003, now 0.5"),
+    "steps": (with_settings(TINY, train={"steps": 30}), "train.steps: 20, now 30; planned steps: 20, now 30"),
+    "halting": (with_settings(TINY, halting={"rule": "never"}), "halting.rule: 'correctness', now 'never'"),
+    "seed": (replace(TINY, seed=6), "seed: 5, now 6"),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_other_settings_are_refused_by_name_unless_allowed(tmp_path: Path, name: str) -> None:
     go(tmp_path)
-    changes, said = CHANGES[name]
-    config = with_settings(TINY, **changes)
+    config, said = CHANGES[name]
     with pytest.raises(InputError) as refusal:
         start(tmp_path, config, resume=True)
     assert str(refusal.value) == f"{tmp_path}: differs from the run to resume ({said}); add --allow-changes to go on"
@@ -424,12 +420,6 @@ def test_a_checkpoint_without_a_newer_setting_had_its_default(tmp_path: Path) ->
     write_folder(newest, STATE, tensors, facts)
     with pytest.raises(InputError, match=r"the configuration of the checkpoint\.model\.layers: found 'two'"):
         start(tmp_path, resume=True)
-
-
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
-    go(tmp_path)
-    with pytest.raises(InputError, match="seed: 5, now 6"):
-        start(tmp_path, replace(TINY, seed=6), resume=True)
 
 
 def test_a_model_of_another_size_is_refused_even_when_changes_are_allowed(tmp_path: Path) -> None:
@@ -540,7 +530,7 @@ def test_a_deeper_recursion_may_start_from_an_export_another_size_not(tmp_path: 
     with pytest.raises(InputError) as refusal:
         start(tmp_path / "wider", wider, init_from=tmp_path / "first")
     assert str(refusal.value) == "the export's model differs: hidden: 12, now 16; puzzle_width: 17, now 13"
-    with pytest.raises(InputError, match="nowhere: no checkpoint here"):
+    with pytest.raises(InputError, match="nowhere: no checkpoint here, expected an export folder"):
         start(tmp_path / "third", init_from=tmp_path / "nowhere")
 
 
@@ -590,11 +580,6 @@ def test_a_tracker_that_is_not_installed_is_done_without(tmp_path: Path, capsys:
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("note: wandb is not installed, going on without it")
-
-
-def test_a_tracker_that_nobody_knows_is_refused_with_the_names_of_those_one_may_use(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^track: found 'wanbd', expected none or one of .*tensorboard.*wandb"):
-        make_accelerator("wanbd", tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="tells what is mapped on Linux alone")

@@ -127,7 +127,7 @@ def test_without_a_word_the_help_is_printed_and_the_status_is_2(capsys: pytest.C
         (["arc1", "--data", "x", "--out", "y", "--train.lr", "nan"], "train.lr: found nan, expected at least 0"),
         (["arc1", "--data", "x", "--out", "y", "--seed", "-1"], "seed: found -1, expected 0 to 18446744073709551615"),
         (["arc1", "--data", "x", "--out", "y", "--model.heads", "512"], "model.heads: 512 heads of 1 numbers"),
-        (["arc1", "--data", "x", "--out", "y", "--log.track", "wanbd"], "track: found 'wanbd', expected none or"),
+        (["arc1", "--data", "x", "--out", "y", "--log.track", "wanbd"], "track: found 'wanbd', .*tensorboard.*wandb"),
         (["arc1", "--data", "nowhere", "--out", "y"], "nowhere: no dataset, expected a folder that"),
         (["arc1", "--data", "x", "--out", "y", "--minutes", "-1"], "error: minutes: found -1.0, expected at least 0"),
         (["arc1", "--data", "x", "--out", "./x"], "--out x: is the dataset of --data too, expected another folder"),
@@ -303,9 +303,6 @@ def test_another_export_is_started_from(dataset: Path, tmp_path: Path, capsys: p
     assert capsys.readouterr().err == f"{DEVICE}starting from {tmp_path}/first, in float32\n"
     first, second = read_export(tmp_path / "first"), read_export(tmp_path / "second")
     assert all(torch.equal(first.weights[name], tensor) for name, tensor in second.weights.items())
-    argv = ["arc1-small", "--data", str(dataset), "--out", str(tmp_path / "third"), *TINY, "--model.layers", "2"]
-    said = refused([*argv, "--init-from", str(tmp_path / "first")], capsys)
-    assert said == "error: the export's model differs: layers: 1, now 2\n"
 
 
 def test_an_export_says_all_that_its_weights_were_trained_on(dataset: Path, tmp_path: Path) -> None:

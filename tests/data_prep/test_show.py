@@ -8,13 +8,11 @@ import numpy as np
 import orjson
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from data_prep.boards import BoardRows, board_store
 from data_prep.boards import save as save_cells
 from data_prep.files import InputError
-from data_prep.grid import COLOURS, MAX_SIDE, Grid
+from data_prep.grid import Grid
 from data_prep.maze import CHARACTERS
 from data_prep.show import (
     BOARD_SYMBOLS,
@@ -30,12 +28,7 @@ from data_prep.show import (
 )
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Pair, Task
-
-GRIDS = hnp.arrays(
-    np.uint8,
-    st.tuples(st.integers(1, MAX_SIDE), st.integers(1, MAX_SIDE)),
-    elements=st.integers(0, COLOURS - 1),
-)
+from tests.data_prep.material import grids
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +53,13 @@ def cells(text: str) -> list[list[int]]:
     return rows
 
 
-@given(GRIDS)
+@given(grids())
 def test_digits_are_the_grid(grid: Grid) -> None:
     rows = [list(map(int, line.split(" "))) for line in render(grid).split("\n")]
     np.testing.assert_array_equal(rows, grid)
 
 
-@given(GRIDS)
+@given(grids())
 def test_colours_are_the_grid(grid: Grid) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("FORCE_COLOR", "1")

@@ -334,7 +334,7 @@ def test_a_profile_changes_what_is_not_said() -> None:
 
 
 def test_an_export_that_a_kill_set_aside_is_a_checkpoint(
-    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, checkpoint = Path(files["out"]), Path(files["checkpoint"])
     run(words(files))
@@ -345,6 +345,7 @@ def test_an_export_that_a_kill_set_aside_is_a_checkpoint(
         assert standing_json(given, "export")
     assert run(words(files, "--seed", "3")) == 0
     assert out.with_name("submission.previous.json").read_bytes() == older
+    assert "note: the older submission.json is kept as submission.previous.json" in capsys.readouterr().err
 
 
 def test_what_the_checkpoint_was_trained_on_is_said(
@@ -404,15 +405,6 @@ def test_own_tasks_are_shown(
     assert [line.split(" ")[0] for line in lines[shown + 4 :][:3]] == [str(row[0]) for row in TASKS[0].tests[0].input]
     assert ("b, test 1" in lines) == folder
     assert lines[-1].startswith("wrote ")
-
-
-def test_mounted_files_are_found(files: dict[str, str], tmp_path: Path) -> None:
-    mount = tmp_path / "input" / "competitions" / "arc-prize"
-    mount.mkdir(parents=True)
-    write_challenges(mount / "arc-agi_test_challenges.json", TASKS)
-    make_export(tmp_path / "input" / "datasets" / "me" / "model")
-    assert run(["--input", str(tmp_path / "input"), "--out", files["out"], *SOON]) == 0
-    assert_valid(Path(files["out"]), TASKS)
 
 
 def test_the_rerun_is_told_from_a_rehearsal(
@@ -527,15 +519,6 @@ def test_every_setting_is_an_option() -> None:
     options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--forget"]
     wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, forget=True)
     assert Settings.read(parser.parse_args(options)) == wanted
-
-
-def test_an_older_submission_is_kept(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    out = Path(files["out"])
-    run(words(files))
-    older = out.read_bytes()
-    run(words(files, "--seed", "3"))
-    assert out.with_name("submission.previous.json").read_bytes() == older
-    assert "note: the older submission.json is kept as submission.previous.json" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_submission_is_not_replaced(files: dict[str, str]) -> None:
