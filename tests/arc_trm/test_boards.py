@@ -163,10 +163,3 @@ def test_evaluation_shows_every_puzzle_once_as_it_is(size: int) -> None:
     assert (labels == rows.answers).all()
     for cells in as_arrays(batches[-1][0])[0][batches[-1][1] :]:
         assert (cells == rows.questions[-1]).all()
-
-
-def test_a_batch_of_puzzles_as_they_are() -> None:
-    rows = STORES["maze"].test[1:4]
-    inputs, labels = as_arrays(board_batch(rows, CPU))
-    assert (inputs == rows.questions).all()
-    assert (labels == rows.answers).all()

@@ -73,15 +73,6 @@ def test_no_member_waits_for_the_device_within_a_step(name: str, precision: str)
     assert devices_after_three_steps(trainer_on_meta(name, [source], precision)) == {META}
 
 
-@pytest.mark.parametrize("optimiser", ["adam_atan2", "muon"])
-def test_rows_owned_by_tasks_wait_for_no_device(optimiser: str) -> None:
-    source = ArcSource(mixed_store(), seed=3, batch_size=12, device=META, task_rows=True)
-    trainer = trainer_on_meta("arc1", [source])
-    config = override(trainer.config, {"model": {"embedding_rows": "task"}, "train": {"optimiser": optimiser}})
-    trainer = Trainer(config, trainer.parts, meta_accelerator(), 10)
-    assert devices_after_three_steps(trainer) == {META}
-
-
 def test_no_canvas_size_waits_for_the_device() -> None:
     sources = sources_by_side(mixed_store(), seed=3, batch_size=12, device=META, multiple=3)
     assert len(sources) == 4

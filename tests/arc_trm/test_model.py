@@ -178,13 +178,6 @@ def test_puzzle_and_question_learn_only_through_updates_that_see_them():
     assert found["net.blocks.0.mix_features.down.weight"].abs().sum() > 0
 
 
-def test_no_gradient_is_kept_in_evaluation():
-    model = build()
-    with torch.no_grad():
-        output = model(*example(model))
-    assert not output.logits.requires_grad
-
-
 # Parts --------------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import fields, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arc_trm.sampler import TRANSPOSES, Rows, Sampler, evaluation_rows, fixed_batches, voting_views
-from data_prep.store import ArcStore, TaskEntry, build_store, load, save
+from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import augmented_shapes, mixed_store, random_task
 
 STORE = mixed_store()
@@ -199,11 +198,6 @@ GOLDEN = [
 ]  # puzzles, pairs, rows, columns
 
 
-def test_epochs_are_counted_in_passes_over_the_groups() -> None:
-    sampler = Sampler(STORE, seed=0, batch_size=4)
-    assert sampler.examples_per_epoch == 3 + 1 + 5 + 2
-
-
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="no training pair in 1 groups"):
         Sampler(STORE, seed=0, batch_size=4, groups=np.array([2]))
@@ -278,12 +272,3 @@ def test_fixed_batches_repeat_the_last_row_and_say_how_many_count(size: int) -> 
     np.testing.assert_array_equal(joined, columns(rows))
     last, valid = batches[-1]
     np.testing.assert_array_equal(columns(last)[:, valid:], np.repeat(columns(rows)[:, -1:], size - valid, axis=1))
-
-
-def test_a_stored_dataset_gives_the_same_stream(tmp_path: Path) -> None:
-    save(STORE, tmp_path / "data")
-    fresh, stored = (
-        columns(Sampler(store, seed=9, batch_size=50).rows(3, slice(None)))
-        for store in (STORE, load(tmp_path / "data"))
-    )
-    np.testing.assert_array_equal(fresh, stored)

