@@ -75,6 +75,7 @@ ARMS: dict[str, Overrides] = {
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
     "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),  # arc1-tiny
     "tiny-fresh": merged(shared(optimiser="muon", lr=2e-3), {"model": {"deep_steps": 1}}),
+    "tiny-fresh-4e-3": merged(shared(optimiser="muon", lr=4e-3, lr_min_ratio=0.0), {"model": {"deep_steps": 1}}),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair
