@@ -74,10 +74,8 @@ def distinct_augmentations(
     most = 8 * math.perm(COLOURS - 1, int(weights[:, 1:].any(axis=(0, 2)).sum()))
     elements, colours = _random_elements(count + count // 8, rng)
     kept = _first_distinct(weights, elements, colours, count)
-    for draws in (
-        9,
-        32,
-    ):  # for each that is there: all are equally likely, so these find nearly always, and always, all
+    # All are equally likely: 9 draws for each that is there nearly always find all of them, 32 always do.
+    for draws in (9, 32):
         while len(kept) < min(most, count + 1) and (missing := draws * (len(kept) + 1) - len(elements)) > 0:
             many = 4 * len(kept) > 3 * len(elements)  # where most draws differ
             more = _random_elements(min(missing, len(elements)) if many else missing, rng)
