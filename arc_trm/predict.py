@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,10 +24,12 @@ from arc_trm.device import out_of_memory
 from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Indexed, Rows, fixed_batches
-from arc_trm.supervision import HALTING_RULES, Forward
-from arc_trm.vote import AskedOutput, Predictions, Tally
-from data_prep.canvas import CANVAS_SIDE, PAD, closed, largest_rectangles
+from arc_trm.supervision import HALTING_RULES, TOKEN_SCORES, Forward
+from arc_trm.vote import COST_UNITS, MOST_COST, AskedOutput, Predictions, Tally
+from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, PAD, closed, largest_rectangles
 from data_prep.store import ArcStore
+
+Number = TypeVar("Number", bound=np.number)
 
 
 class Answers(NamedTuple):
@@ -36,6 +38,7 @@ class Answers(NamedTuple):
     tokens: Tensor  # uint8 [b, l], most likely tokens
     halting: Tensor  # float32 [b], halting probability
     steps: Tensor  # int64 [b], the first supervision step at which the row wanted to halt, else the last
+    costs: Tensor  # int16 [b, l, v], -log probability of every token in units of 1 / COST_UNITS, at most MOST_COST
 
 
 @torch.no_grad()
@@ -71,7 +74,9 @@ class Predictor:
         steps = torch.full((size,), last, device=batch.inputs.device)
         for step, output in enumerate(islice(outputs, last), start=1):
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
-        return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps)
+        costs = -COST_UNITS * TOKEN_SCORES[self.halting.token_loss](output.logits).log_softmax(-1)
+        costs = costs.nan_to_num(nan=MOST_COST).clamp(0, MOST_COST).round().to(torch.int16)
+        return Answers(output.logits.argmax(-1).to(torch.uint8), output.halt_logits.sigmoid(), steps, costs)
 
 
 @dataclass
@@ -200,12 +205,14 @@ class Voter:
     def answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[tuple[Rows, Predictions]]:
         """(some of `rows`, what is predicted of them), in order, in windows of `side`; the same in every process."""
         for chunk, mine, valid in shared_batches(rows, self.at_once(len(rows), side), self.accelerator):
-            tokens, halting, _ = self._limits[side].answer(predictor, self._made(side).make(mine))
-            if self.accelerator.num_processes > 1:
-                tokens, halting = self.accelerator.gather((tokens, halting))
-            own, probabilities = chunk[:valid], halting[:valid].float().cpu().numpy()
-            moved, asked = _at_origin(tokens[:valid].cpu().numpy(), own, side), self.asked[own.pairs]
-            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations)
+            tokens, halting, _, costs = self._limits[side].answer(predictor, self._made(side).make(mine))
+            costs = costs[..., COLOUR_OFFSET:]
+            if self.accelerator.num_processes > 1:  # NCCL has no int16
+                tokens, halting, costs = self.accelerator.gather((tokens, halting, costs.int()))
+            own = chunk[:valid]
+            moved, colours = (_at_origin(part[:valid].cpu().numpy(), own, side) for part in (tokens, costs.short()))
+            probabilities, asked = halting[:valid].float().cpu().numpy(), self.asked[own.pairs]
+            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations, colours)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -232,15 +239,15 @@ def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: 
     return False
 
 
-def _at_origin(tokens: NDArray[np.uint8], rows: Rows, side: int) -> NDArray[np.uint8]:
-    """The tokens [n, l] that answer `rows`, moved so that grids placed elsewhere begin at (0, 0)."""
+def _at_origin(values: NDArray[Number], rows: Rows, side: int) -> NDArray[Number]:
+    """What answers `rows` in each cell [n, l, …], moved so that grids placed elsewhere begin at (0, 0); PAD follows."""
     if not (rows.rows.any() or rows.columns.any()):
-        return tokens
-    padded = np.full((len(rows), 2 * side, 2 * side), PAD, np.uint8)
-    padded[:, :side, :side] = tokens.reshape(-1, side, side)
+        return values
+    padded = np.full((len(rows), 2 * side, 2 * side, *values.shape[2:]), PAD, values.dtype)
+    padded[:, :side, :side] = values.reshape(-1, side, side, *values.shape[2:])
     from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.rows, rows.columns))
     numbers = np.arange(len(rows))[:, None, None]
-    return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(tokens.shape)
+    return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(values.shape)
 
 
 def _settled(predictions: Predictions) -> NDArray[np.bool_]:

@@ -73,12 +73,14 @@ def evaluate_arc(store: ArcStore, solutions: dict[str, list[Grid]], trainer: Tra
 
 
 def tally_scores(tally: Tally, solutions: dict[str, list[Grid]]) -> dict[str, float]:
-    """The three scores of the first two candidates, and pass@k of the share of outputs for several k."""
+    """The three scores of the attempts, and pass@k of the share of outputs for the first k candidates by votes."""
     ranked: dict[str, list[list[Grid]]] = {name: [] for name in solutions}
+    attempts: dict[str, list[list[Grid]]] = {name: [] for name in solutions}
     for number, output in enumerate(tally.outputs):
         if output.task_id in ranked:
             ranked[output.task_id].append([c.grid for c in tally.candidates(number, limit=max(PASSES))])
-    scores = score_ranked(ranked, solutions, k=2)
+            attempts[output.task_id].append(tally.attempts(number))
+    scores = score_ranked(attempts, solutions, k=2)
     figures = {"outputs": scores.outputs, "task_mean": scores.task_mean, "tasks": scores.tasks}
     figures |= {f"pass@{k}": score_ranked(ranked, solutions, k).outputs for k in PASSES}
     return {f"evaluation/{name}": value for name, value in figures.items()}
@@ -104,7 +106,7 @@ def score_boards(
                 return {}
             counted = max(0, valid - accelerator.process_index * len(mine))  # the others fill up the last batch
             batch = board_batch(mine, accelerator.device)
-            answers, _, steps = (part[:counted] for part in predictor.answer(batch))
+            answers, _, steps, _ = (part[:counted] for part in predictor.answer(batch))
             right = (answers == batch.labels[:counted]).double().cpu()
             obeys = RULES[store.kind](mine[:counted].questions, answers.cpu().numpy())
             parts = (right.min(-1).values, torch.from_numpy(obeys), right.mean(-1), steps.cpu())

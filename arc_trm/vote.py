@@ -3,6 +3,9 @@
 The largest rectangle is cut out of every canvas, the colours and the dihedral element of its augmentation are undone,
 and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest.
 
+Predictions that differ in a few cells share no vote. So the probabilities of their cells are put together as well: the
+consensus has in every cell the colour with the highest mean log-probability, a product of experts (Hinton 2002).
+
 A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks the last
 ties is the SHA-256 of the key, which makes it the published grid hash.
 """
@@ -12,6 +15,7 @@ import math
 import threading
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -21,9 +25,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, largest_rectangles
+from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, Shape, largest_rectangles
 from data_prep.files import InputError, sha256_hex, write_atomic
-from data_prep.grid import COLOURS, DIHEDRALS, INVERSE_DIHEDRAL, Grid, dihedral
+from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, DIHEDRALS, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.tasks import Task
 
 # Canvases handled at once: few enough to stay in the processor's cache.
@@ -31,8 +35,11 @@ CHUNK = 1024
 # Halting probabilities are summed as integers of this many units: integer sums do not depend on the order
 # of feeding, and 64 bits hold eight million votes for one grid.
 HALT_UNITS = 1 << 40
-FILE_FORMAT = "arc-trm candidates 2"
-COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting")
+# A cost is -log probability in these units, MOST_COST at most: 32 bits hold half a million predictions of one cell.
+COST_UNITS, MOST_COST = 256, 4096
+FILE_FORMAT = "arc-trm candidates 3"
+CELLS = ("cell_outputs", "cell_shapes", "cell_costs")
+COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", *CELLS)
 
 
 class AskedOutput(NamedTuple):
@@ -59,9 +66,11 @@ class Predictions:
     outputs: NDArray[np.int32]  # [n] number of the asked output
     dihedrals: NDArray[np.uint8]  # [n]
     permutations: NDArray[np.uint8]  # [n, 10]
+    costs: NDArray[np.int16] | None = None  # [n, side * side, 10] of every colour, where probabilities are known
 
     def __getitem__(self, index: slice | NDArray[Any]) -> "Predictions":
-        return Predictions(*(column[index] for column in vars(self).values()))
+        columns: dict[str, Any] = {name: column for name, column in vars(self).items() if column is not None}
+        return Predictions(**{name: column[index] for name, column in columns.items()})
 
     @property
     def side(self) -> int:
@@ -122,6 +131,16 @@ def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[i
     return keys.view(f"V{keys.shape[1]}")[:, 0].tolist()
 
 
+def _cell_costs(predictions: Predictions, row: int, key: bytes) -> NDArray[np.int16]:
+    """What each colour costs in each cell of the grid with this `key` in this `row`, [height, width, 10]."""
+    assert predictions.costs is not None
+    cells = np.arange(predictions.tokens.shape[1]).reshape(predictions.side, -1)
+    element, shape = predictions.dihedrals[row], (key[0], key[1])
+    height, width = shape if DIHEDRAL_KEEPS_SHAPE[element] else shape[::-1]
+    places = dihedral(cells[:height, :width], INVERSE_DIHEDRAL[element])
+    return predictions.costs[row][places].take(predictions.permutations[row], axis=2)
+
+
 def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
     """Probabilities as integers; one that is not a number counts as 0, to break no tie and lose no good grid."""
     probabilities = np.nan_to_num(halting.astype(np.float64), nan=0.0)
@@ -180,6 +199,8 @@ class Tally:
         self.lock = threading.RLock()
         self.replaceable: set[int] = set()  # outputs whose votes the next one ends
         self._candidates: list[dict[bytes, Candidate]] = [{} for _ in self.outputs]
+        # The summed costs int32[height, width, 10] of an output's predictions of each shape.
+        self._cells: list[dict[Shape, NDArray[np.int32]]] = [{} for _ in self.outputs]
 
     def add(self, predictions: Predictions) -> None:
         """Let predictions vote; an empty cut has no vote. The first vote for an output ends its replaceable ones.
@@ -191,10 +212,15 @@ class Tally:
         if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
             raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
         halting = _halt_units(predictions.halting[rows])
+        known = [] if predictions.costs is None else zip(outputs.tolist(), rows.tolist(), keys, strict=True)
+        cells = [(output, _cell_costs(predictions, row, key)) for output, row, key in known]
         with self.lock:
             for output in self.replaceable & set(outputs.tolist()):
-                self._candidates[output] = {}
+                self._candidates[output], self._cells[output] = {}, {}
                 self.replaceable.remove(output)
+            for output, costs in cells:
+                shape = (costs.shape[0], costs.shape[1])
+                self._cells[output][shape] = costs + self._cells[output].get(shape, np.int32(0))
             for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
                 candidates = self._candidates[output]
                 candidate = candidates.get(key) or candidates.setdefault(key, Candidate(key, 0, 0))
@@ -225,6 +251,28 @@ class Tally:
             ranked += sorted(several, key=lambda candidate: candidate.digest) if len(several) > 1 else several
         return ranked[:limit]
 
+    def consensus(self, output: int) -> Grid | None:
+        """The grid whose every cell has the most likely colour by all predictions of the shape with most votes.
+
+        None where no probabilities are known.
+        """
+        cells, votes = self._cells[output], Counter[Shape]()
+        for candidate in self._candidates[output].values():
+            votes[candidate.key[0], candidate.key[1]] += candidate.votes
+        if not cells:
+            return None
+        return cells[max(cells, key=lambda shape: (votes[shape], shape))].argmin(axis=2).astype(np.uint8)
+
+    def attempts(self, output: int) -> list[Grid]:
+        """Two different grids to hand in for output number `output`, fewer where fewer were predicted: the consensus,
+        and the best candidates.
+        """
+        first = self.consensus(output)
+        best = [candidate.grid for candidate in self.candidates(output, limit=2)]
+        if first is not None:
+            best = [first, *(grid for grid in best if not np.array_equal(grid, first))]
+        return best[:2]
+
     def ranked(self) -> Ranked:
         """What has been predicted."""
         return {output: self.candidates(number) for number, output in enumerate(self.outputs)}
@@ -234,15 +282,19 @@ class Tally:
         return sum(candidate.votes for candidate in self._candidates[output].values())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """All candidates as arrays, by output and key; equal tallies make equal arrays."""
+        """All candidates and costs as arrays, by output and key or shape; equal tallies make equal arrays."""
         rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
         candidates = [candidate for _, candidate in rows]
+        cells = [(output, shape, own[shape]) for output, own in enumerate(self._cells) for shape in sorted(own)]
         return {
             "outputs": np.array([output for output, _ in rows], dtype=np.int64),
             "key_lengths": np.array([len(candidate.key) for candidate in candidates], dtype=np.int64),
             "keys": np.frombuffer(b"".join(candidate.key for candidate in candidates), dtype=np.uint8),
             "votes": np.array([candidate.votes for candidate in candidates], dtype=np.int64),
             "halting": np.array([candidate.halting for candidate in candidates], dtype=np.int64),
+            "cell_outputs": np.array([output for output, _, _ in cells], dtype=np.int64),
+            "cell_shapes": np.array([shape for _, shape, _ in cells], dtype=np.int64).reshape(-1, 2),
+            "cell_costs": np.concatenate([np.zeros(0, np.int32), *(costs.reshape(-1) for _, _, costs in cells)]),
         }
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -252,6 +304,13 @@ class Tally:
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
         for (start, end), output, votes, halting in zip(pairwise(places), *values, strict=True):
             self._candidates[output][keys[start:end]] = Candidate(keys[start:end], votes, halting)
+        self._cells = [{} for _ in self.outputs]
+        shapes = columns["cell_shapes"].astype(np.int64)
+        pieces = np.split(columns["cell_costs"], np.cumsum(shapes.prod(axis=1) * COLOURS)[:-1])
+        for output, (height, width), costs in zip(
+            columns["cell_outputs"].tolist(), shapes.tolist(), pieces, strict=False
+        ):
+            self._cells[output][height, width] = costs.reshape(height, width, COLOURS)
 
     def save(self, path: Path | str) -> None:
         """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
@@ -273,12 +332,12 @@ class Tally:
                 if str(file["format"]) != FILE_FORMAT:
                     raise InputError(f"{path}: candidates of format {str(file['format'])!r}, expected {FILE_FORMAT!r}")
                 columns = {name: file[name] for name in COLUMNS}
+            tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
+            tally.restore(columns)
         except FileNotFoundError as error:
             raise InputError(f"{path}: cannot read ({error.strerror})") from error
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"{path}: no candidates file ({error}), expected what --candidates wrote") from error
-        tally = cls(map(AskedOutput, columns["task_ids"].tolist(), columns["tests"].tolist()))
-        tally.restore(columns)
         return tally
 
 

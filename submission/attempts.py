@@ -1,4 +1,4 @@
-"""Two attempts at every asked output: the candidates with most votes, guesses where there are too few."""
+"""Two attempts at every asked output: the consensus and the candidate with most votes, guesses where there are none."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ class Draft:
     """A complete submission, and how much of it the model predicted."""
 
     submission: Submission
-    # For every output the number of its attempts (0-2, the first ones) that are candidates, not fallbacks.
+    # For every output the number of its attempts (0-2, the first ones) that are predicted, not fallbacks.
     predicted_attempts: dict[str, tuple[int, ...]]
 
     @property
     def fallback_attempts(self) -> int:
-        """Attempts that no candidate could fill."""
+        """Attempts that no prediction could fill."""
         return 2 * self.outputs - sum(map(sum, self.predicted_attempts.values()))
 
     @property
@@ -54,7 +54,7 @@ class Draft:
 
 
 def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
-    """Two different attempts at every output of every task, in order; fallbacks where the tally has too few candidates.
+    """Two different attempts at every output of every task, in order; fallbacks where the tally has too few grids.
 
     The tally must be one over `outputs_of(tasks)`, else ValueError.
     """
@@ -66,7 +66,7 @@ def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
     submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
     predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
     for number, (task_id, test) in enumerate(tally.outputs):
-        chosen = [candidate.grid for candidate in tally.candidates(number, limit=2)]
+        chosen = tally.attempts(number)
         predicted[task_id].append(len(chosen))
         fallbacks = fallback_grids(by_id[task_id], test)  # drawn only as far as they are needed
         while len(chosen) < 2:

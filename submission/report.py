@@ -223,7 +223,9 @@ def _output(answer: Answer, test: int, tests: int) -> str:
     cell = cell_size(220, answer.question, *answer.attempts, *truth)
     figures = [figure("Test input", answer.question, cell)]
     for number, grid in enumerate(answer.attempts, start=1):
-        note = "" if number <= answer.predicted else "a fallback, not predicted"
+        voted = not answer.candidates or any(np.array_equal(grid, c.grid) for c in answer.candidates)
+        note = "" if voted else "put together from all votes"
+        note = note if number <= answer.predicted else "a fallback, not predicted"
         figures.append(figure(f"Attempt {number}", grid, cell, note, answer.truth))
     figures += [figure("Truth", grid, cell) for grid in truth]
     name = f"Test {test + 1} of {tests}" if tests > 1 else "Test"

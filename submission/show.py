@@ -33,7 +33,7 @@ def _show_test(task: Task, test: int, submission: Submission, ranked: Ranked | N
     lines = [f"{task.task_id}, test {test}"]
     grids = {"input": task.tests[test].input}
     for name, grid in zip(("attempt 1", "attempt 2"), submission[task.task_id][test], strict=True):
-        facts = [] if ranked is None else [_support(ranked[AskedOutput(task.task_id, test)], grid)]
+        facts = [] if ranked is None else [_support(ranked[AskedOutput(task.task_id, test)], grid, name == "attempt 1")]
         facts += [] if truth is None else [comparison(grid, truth)]
         lines += [f"{name}: {', '.join(facts)}"] if facts else []
         grids[name] = grid
@@ -42,11 +42,15 @@ def _show_test(task: Task, test: int, submission: Submission, ranked: Ranked | N
     return "\n".join([*lines, beside([f"{name}\n{render(grid)}" for name, grid in grids.items()])])
 
 
-def _support(candidates: Sequence[Candidate], grid: Grid) -> str:
-    """`62% of 13 votes`, or `a guess` where no vote was cast for the grid."""
+def _support(candidates: Sequence[Candidate], grid: Grid, first: bool) -> str:
+    """`62% of 13 votes`; where no vote was cast for the grid, `put together from 13 votes` (the first attempt, the
+    consensus) or `a guess`.
+    """
     own = sum(candidate.votes for candidate in candidates if np.array_equal(candidate.grid, grid))
     total = sum(candidate.votes for candidate in candidates)
-    return f"{own / total:.0%} of {total} votes" if own else "a guess"
+    if own:
+        return f"{own / total:.0%} of {total} votes"
+    return f"put together from {total} votes" if first and total else "a guess"
 
 
 def comparison(grid: Grid, truth: Grid) -> str:

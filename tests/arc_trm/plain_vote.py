@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import numpy as np
 
-from arc_trm.vote import Predictions
+from arc_trm.vote import MOST_COST, Predictions
 from data_prep.canvas import EOS, PAD, encode
-from data_prep.grid import Grid, grid_digest
+from data_prep.grid import INVERSE_DIHEDRAL, Grid, dihedral, grid_digest
 from tests.data_prep.material import IDENTITY, Augmentation, decode
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order
@@ -93,12 +93,33 @@ def weird_predictions(n: int, outputs: int, side: int, rng: np.random.Generator)
     stray = rng.random((n, side * side)) < rng.choice([0.0, 0.05, 0.4, 1.0], (n, 1))
     tokens[stray] = rng.choice(np.array([PAD, EOS, 12], dtype=np.uint8), int(stray.sum()))
     drawn = rng.integers(0, outputs, n, dtype=np.int32)
-    return Predictions(tokens, rng.random(n, dtype=np.float32), drawn, dihedrals, permutations)
+    costs = rng.integers(0, MOST_COST, (n, side * side, 10), dtype=np.int16)
+    return Predictions(tokens, rng.random(n, dtype=np.float32), drawn, dihedrals, permutations, costs)
+
+
+def plain_consensus(predictions: Predictions, output: int) -> Grid | None:
+    """Of all grids of the size with most predictions, the larger among equals, the likeliest colour of every cell."""
+    assert predictions.costs is not None
+    costs: dict[tuple[int, ...], list[np.ndarray]] = defaultdict(list)
+    for i in np.flatnonzero(predictions.outputs == output).tolist():
+        grid, augmentation = plain_grid(predictions, i), augmentation_of(predictions, i)
+        if grid is not None:
+            own = np.empty((*grid.shape, 10), np.int64)
+            for colour in range(10):
+                seen = predictions.costs[i, :, augmentation.permutation[colour]].reshape(predictions.side, -1)
+                shape = augmentation.apply(grid).shape
+                own[..., colour] = dihedral(seen[: shape[0], : shape[1]], INVERSE_DIHEDRAL[augmentation.dihedral])
+            costs[grid.shape].append(own)
+    if not costs:
+        return None
+    shape = max(costs, key=lambda shape: (len(costs[shape]), shape))
+    return np.argmin(sum(costs[shape]), axis=2).astype(np.uint8)
 
 
 def select(predictions: Predictions, rows: np.ndarray) -> Predictions:
     """Those predictions only, in that order."""
-    return Predictions(*(getattr(predictions, field.name)[rows] for field in fields(Predictions)))
+    columns = (getattr(predictions, field.name) for field in fields(Predictions))
+    return Predictions(*(None if column is None else column[rows] for column in columns))
 
 
 def votes_for(

@@ -1,5 +1,6 @@
 """Prediction and evaluation: every row answered once, by the averaged weights, in pieces that fit the memory."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +12,10 @@ from arc_trm.batches import ArcBatches, Batch, Part
 from arc_trm.predict import Answers, MemoryLimit, Predictor, Voter, outputs_of_store
 from arc_trm.sampler import evaluation_rows, voting_views
 from arc_trm.scoring import evaluation
+from arc_trm.supervision import token_loss
 from arc_trm.trainer import Trainer
-from arc_trm.vote import Tally
+from arc_trm.vote import COST_UNITS, MOST_COST, Tally
+from data_prep.canvas import VOCAB_SIZE
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import random_task
 from tests.arc_trm.training import TINY, ToySource, identical, lively_model, losses, tiny_trainer, with_settings
@@ -50,7 +53,7 @@ def test_an_answer_is_that_of_the_last_supervision_step() -> None:
     trainer = tiny_trainer(double=True)
     losses(trainer, 3)
     batch = some_batch()
-    tokens, halting, _ = trainer.predictor().answer(batch)
+    tokens, halting, _, costs = trainer.predictor().answer(batch)
     state = trainer.model.initial_state(7, 25, torch.float64)
     with torch.no_grad():
         for _ in range(TINY.halting.max_supervision_steps):
@@ -60,6 +63,16 @@ def test_an_answer_is_that_of_the_last_supervision_step() -> None:
     torch.testing.assert_close(halting, output.halt_logits.sigmoid())
     assert tokens.dtype == torch.uint8
     assert not halting.requires_grad
+    labels = torch.full(tokens.shape, 3)
+    exact = token_loss(output.logits, labels, TINY.halting.token_loss).clamp(max=MOST_COST / COST_UNITS)
+    torch.testing.assert_close(costs[..., 3] / COST_UNITS, exact.float(), rtol=0, atol=0.5 / COST_UNITS)
+
+
+def test_logits_that_are_no_numbers_cost_most() -> None:
+    trainer = tiny_trainer()
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(math.nan)
+    assert set(trainer.predictor().answer(some_batch()).costs.unique().tolist()) == {MOST_COST}
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 31])  # 7, 14, 22 and 32 small windows at once
@@ -73,7 +86,7 @@ def test_every_row_is_answered_once_whatever_the_batch(batch_size: int) -> None:
     for name in ("puzzles", "pairs"):
         together = np.concatenate([getattr(own, name) for own, _ in answers])
         assert np.array_equal(together, getattr(rows, name))
-    tokens, halting, _ = trainer.predictor().answer(ArcBatches(store, "cpu", WINDOW).make(rows))
+    tokens, halting, *_ = trainer.predictor().answer(ArcBatches(store, "cpu", WINDOW).make(rows))
     assert np.array_equal(np.concatenate([predictions.tokens for _, predictions in answers]), tokens.numpy())
     np.testing.assert_allclose(
         np.concatenate([predictions.halting for _, predictions in answers]), halting.numpy(), rtol=1e-6
@@ -94,7 +107,7 @@ def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixtur
     plain = tiny_trainer(double=True).predictor()
     narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
     limit = MemoryLimit(7)
-    tokens, halting, _ = limit.answer(narrow, some_batch())
+    tokens, halting, *_ = limit.answer(narrow, some_batch())
     expected = plain.answer(some_batch())
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(halting, expected[1])
@@ -176,8 +189,9 @@ class Right(Predictor):
     """A predictor that answers what is right."""
 
     def answer(self, batch: Batch) -> Answers:
-        ones = torch.ones(len(batch.labels))
-        return Answers(batch.labels.clamp(min=0).to(torch.uint8), ones, ones.long())
+        ones, tokens = torch.ones(len(batch.labels)), batch.labels.clamp(min=0)
+        costs = 1 - torch.nn.functional.one_hot(tokens.long(), VOCAB_SIZE)
+        return Answers(tokens.to(torch.uint8), ones, ones.long(), costs.short())
 
 
 def test_the_perfect_model_solves_everything() -> None:
@@ -209,6 +223,7 @@ def test_views_at_any_placement_and_in_any_colours_vote_for_the_same_grid(window
         solution = store.output(int(pair))
         assert solution is not None
         np.testing.assert_array_equal(candidate.grid, solution)
+        np.testing.assert_array_equal(tally.consensus(number), solution)
 
 
 def test_views_vote_wherever_a_known_output_that_is_larger_than_all_that_is_visible_would_lie() -> None:

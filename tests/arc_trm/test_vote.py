@@ -22,11 +22,12 @@ from arc_trm.vote import (
     outputs_of,
     score_ranked,
 )
-from data_prep.canvas import EOS, PAD
+from data_prep.canvas import COLOUR_OFFSET, EOS, PAD
 from data_prep.files import InputError, read_json
 from data_prep.grid import Grid, grid_digest
 from data_prep.tasks import Pair, Task
 from tests.arc_trm.plain_vote import (
+    plain_consensus,
     plain_grid,
     plain_ranking,
     plain_votes,
@@ -58,6 +59,17 @@ def tally(*passes: Predictions) -> Tally:
 def ranking(tallied: Tally) -> list[list[Candidate]]:
     """Everything that is known of every candidate."""
     return [tallied.candidates(i) for i in range(len(tallied.outputs))]
+
+
+def consensuses(tallied: Tally) -> list[list[list[int]] | None]:
+    grids = [tallied.consensus(i) for i in range(len(tallied.outputs))]
+    return [None if grid is None else grid.tolist() for grid in grids]
+
+
+def sure(predictions: Predictions, wrong: int = 3) -> Predictions:
+    """The predictions, each sure of all its cells: a colour that it does not have costs `wrong`."""
+    tokens = predictions.tokens[..., None] - COLOUR_OFFSET
+    return replace(predictions, costs=np.where(tokens == np.arange(10), 0, wrong).astype(np.int16))
 
 
 def colours(candidates: list[Candidate]) -> list[int]:
@@ -161,6 +173,7 @@ def test_feeding_in_any_order_and_in_any_pieces_gives_the_same(seed: int) -> Non
     order = np.split(rng.permutation(61), np.sort(rng.integers(0, 62, 3)))
     pieces = tally(*(select(predictions, rows) for rows in order))
     assert ranking(tally(predictions)) == ranking(pieces)
+    assert consensuses(tally(predictions)) == consensuses(pieces)
 
 
 @given(SEEDS)
@@ -180,6 +193,43 @@ def test_a_limit_gives_the_head_of_the_whole_ranking(seed: int, limit: int) -> N
     tallied = tally(predictions)
     for output in range(5):
         assert tallied.candidates(output, limit=limit) == tallied.candidates(output)[:limit]
+
+
+# The consensus ----------------------------------------------------------------------------------------------
+
+
+@given(SEEDS, SIDES)
+def test_the_consensus_equals_the_plain_path(seed: int, side: int) -> None:
+    predictions = weird_predictions(17, 3, side, np.random.default_rng(seed))
+    expected = [plain_consensus(predictions, output) for output in range(5)]
+    assert consensuses(tally(predictions)) == [None if grid is None else grid.tolist() for grid in expected]
+
+
+def test_grids_that_err_in_different_cells_make_the_right_one() -> None:
+    right = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    wrong = [right.copy() for _ in range(6)]
+    for place, grid in enumerate(wrong):
+        grid.flat[place] = 9
+    tallied = tally(sure(votes_for([(0, grid, 0.5) for grid in wrong])))
+    assert max(candidate.votes for candidate in tallied.candidates(0)) == 1
+    assert tallied.consensus(0).tolist() == right.tolist()  # type: ignore[union-attr]
+    attempts = tallied.attempts(0)
+    assert [grid.tolist() for grid in attempts] == [right.tolist(), tallied.candidates(0)[0].grid.tolist()]
+
+
+def test_attempts_are_different_grids_and_candidates_where_no_probabilities_are_known() -> None:
+    ballots = votes((0, 1, 0.5), (0, 1, 0.5), (0, 2, 0.5), (1, 3, 0.5))
+    for tallied in (tally(ballots), tally(sure(ballots))):
+        found = [[int(grid[0, 0]) for grid in tallied.attempts(output)] for output in range(3)]
+        assert found == [[1, 2], [3], []]
+    assert consensuses(tally(ballots)) == [None] * 5
+
+
+def test_the_next_vote_ends_replaceable_costs_too() -> None:
+    tallied = tally(sure(votes((0, 1, 0.5)), wrong=9))
+    tallied.replace_later()
+    tallied.add(sure(votes((0, 2, 0.5)), wrong=1))
+    assert tallied.consensus(0).tolist() == np.full((2, 3), 2).tolist()  # type: ignore[union-attr]
 
 
 def test_a_probability_that_is_no_number_counts_as_zero() -> None:
@@ -220,10 +270,10 @@ def test_a_tally_survives_the_disk_and_goes_on_adding(seed: int, tmp_path_factor
     saved.save(path)
     loaded = Tally.load(path)
     assert loaded.outputs == OUTPUTS
-    assert ranking(loaded) == ranking(saved)
+    assert (ranking(loaded), consensuses(loaded)) == (ranking(saved), consensuses(saved))
     saved.add(second)
     loaded.add(second)
-    assert ranking(loaded) == ranking(saved)
+    assert (ranking(loaded), consensuses(loaded)) == (ranking(saved), consensuses(saved))
 
 
 def test_equal_tallies_make_equal_files(tmp_path: Path) -> None:
@@ -260,7 +310,7 @@ def test_a_file_that_is_no_tally_is_refused_in_one_line(tmp_path: Path) -> None:
     np.savez(path, format=np.array("arc-trm candidates 0"))
     with pytest.raises(InputError, match="candidates of format 'arc-trm candidates 0', expected"):
         Tally.load(path)
-    np.savez(path, format=np.array("arc-trm candidates 2"), votes=np.zeros(3))
+    np.savez(path, format=np.array("arc-trm candidates 3"), votes=np.zeros(3))
     with pytest.raises(InputError, match="no candidates file"):
         Tally.load(path)
 

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import orjson
 
-from arc_trm.vote import AskedOutput, Candidate, Predictions, Tally
+from arc_trm.vote import MOST_COST, AskedOutput, Candidate, Predictions, Tally
+from data_prep.grid import COLOURS
 from submission.attempts import Attempts
 from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import plain_ranking, plain_votes, random_predictions, select
@@ -42,6 +44,8 @@ def vote_rows() -> list[Row]:
         raise AssertionError("the two paths disagree about the two best candidates")
     plain = len(few.tokens) / median_seconds(lambda: plain_vote(few, PLAIN_OUTPUTS), repeats=3)
     fast = len(predictions.tokens) / median_seconds(lambda: vote(predictions, OUTPUTS), repeats=7)
+    told = replace(few, costs=rng.integers(0, MOST_COST, (*few.tokens.shape, COLOURS), dtype=np.int16))
+    cells = len(few.tokens) / median_seconds(lambda: vote(told, PLAIN_OUTPUTS), repeats=3)
     return [
         Row("votes one prediction at a time", f"{PER_OUTPUT} x {PLAIN_OUTPUTS} outputs", plain, "predictions/s"),
         Row(
@@ -52,6 +56,7 @@ def vote_rows() -> list[Row]:
             fast / plain,
             "one core, goal 300,000",
         ),
+        Row("votes with costs of cells", f"{PER_OUTPUT} x {PLAIN_OUTPUTS} outputs", cells, "predictions/s"),
     ]
 
 

@@ -63,6 +63,7 @@ def shared(**train: Any) -> Overrides:
 ARMS: dict[str, Overrides] = {
     "paper-rows": {},
     "paper-rows-1e-3": {"train": {"lr": 1e-3}},
+    "paper-rows-2e-4": {"train": {"lr": 2e-4}},
     "shared": shared(),
     "shared-1e-3": shared(lr=1e-3),
     "shared-rows-3e-3": shared(puzzle_lr=3e-3),

@@ -130,6 +130,13 @@ def test_the_rank_of_the_truth_is_by_votes_then_halting(truth: list[str], rank: 
     assert found(Material(tasks, submission(), tally().ranked()))[3].rank == rank
 
 
+def test_an_attempt_that_nobody_voted_for_was_put_together() -> None:
+    attempts = submission() | {"beta": (Attempts(grid(OTHER), grid(NEAR)),)}
+    note = "put together from all votes"
+    assert render_page(Material(TASKS, attempts, tally().ranked()), "").count(note) == 1
+    assert note not in render_page(FULL, "")
+
+
 def test_only_what_is_there_is_shown() -> None:
     hidden = [replace(one, tests=tuple(replace(test, output=None) for test in one.tests)) for one in TASKS]
     material = Material(hidden, submission())

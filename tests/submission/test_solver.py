@@ -17,6 +17,7 @@ from arc_trm.device import make_accelerator
 from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from data_prep import progress
+from data_prep.canvas import VOCAB_SIZE
 from submission import solver as solver_module
 from submission.clock import RunClock
 from submission.forecast import forecast
@@ -64,8 +65,8 @@ def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], fl
 
 def undecided(tokens: Tensor) -> Answers:
     """Answers of which the model thinks that they may be right or wrong."""
-    rows = len(tokens)
-    return Answers(tokens, torch.full((rows,), 0.5), torch.ones(rows, dtype=torch.int64))
+    rows, costs = len(tokens), 1 - torch.nn.functional.one_hot(tokens.long(), VOCAB_SIZE)
+    return Answers(tokens, torch.full((rows,), 0.5), torch.ones(rows, dtype=torch.int64), costs.short())
 
 
 def copying(monkeypatch: pytest.MonkeyPatch) -> None:
