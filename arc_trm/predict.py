@@ -8,9 +8,9 @@ EOS may go on beyond it and is repeated on the full canvas.
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,9 +27,8 @@ from arc_trm.sampler import Indexed, Rows, fixed_batches
 from arc_trm.supervision import HALTING_RULES, TOKEN_SCORES, Forward
 from arc_trm.vote import COST_UNITS, MOST_COST, AskedOutput, Predictions, Tally
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, PAD, closed, largest_rectangles
+from data_prep.grid import Scalar
 from data_prep.store import ArcStore
-
-Number = TypeVar("Number", bound=np.number)
 
 
 class Answers(NamedTuple):
@@ -166,7 +165,7 @@ class Voter:
                 self.unclosed += int((~settled).sum())
                 settled |= not self.repeats
                 tally.add(predictions[settled])
-                waiting.append((own[~settled], predictions[~settled]))
+                waiting.append((own[~settled], replace(predictions[~settled], costs=None)))  # these take much memory
                 progress(int(settled.sum()))
                 if stop():
                     return _give_up(waiting, 0, tally)
@@ -206,13 +205,13 @@ class Voter:
         """(some of `rows`, what is predicted of them), in order, in windows of `side`; the same in every process."""
         for chunk, mine, valid in shared_batches(rows, self.at_once(len(rows), side), self.accelerator):
             tokens, halting, _, costs = self._limits[side].answer(predictor, self._made(side).make(mine))
-            costs = costs[..., COLOUR_OFFSET:]
-            if self.accelerator.num_processes > 1:  # NCCL has no int16
+            costs = costs[..., COLOUR_OFFSET:]  # of colours
+            if self.accelerator.num_processes > 1:  # which cannot gather int16
                 tokens, halting, costs = self.accelerator.gather((tokens, halting, costs.int()))
             own = chunk[:valid]
-            moved, colours = (_at_origin(part[:valid].cpu().numpy(), own, side) for part in (tokens, costs.short()))
+            moved, paid = (_at_origin(part[:valid].cpu().numpy(), own, side) for part in (tokens, costs.short()))
             probabilities, asked = halting[:valid].float().cpu().numpy(), self.asked[own.pairs]
-            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations, colours)
+            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations, paid)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -239,7 +238,7 @@ def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: 
     return False
 
 
-def _at_origin(values: NDArray[Number], rows: Rows, side: int) -> NDArray[Number]:
+def _at_origin(values: NDArray[Scalar], rows: Rows, side: int) -> NDArray[Scalar]:
     """What answers `rows` in each cell [n, l, …], moved so that grids placed elsewhere begin at (0, 0); PAD follows."""
     if not (rows.rows.any() or rows.columns.any()):
         return values

@@ -3,8 +3,9 @@
 The largest rectangle is cut out of every canvas, the colours and the dihedral element of its augmentation are undone,
 and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest.
 
-Predictions that differ in a few cells share no vote. So the probabilities of their cells are put together as well: the
-consensus has in every cell the colour with the highest mean log-probability, a product of experts (Hinton 2002).
+Predictions that differ in a few cells share no vote. So the probabilities of their cells are put together as well: in
+every cell the consensus has the colour of the highest mean log-probability, over the predictions of the size that most
+votes have; up to the exponent a product of experts (Hinton 2002).
 
 A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks the last
 ties is the SHA-256 of the key, which makes it the published grid hash.
@@ -38,8 +39,10 @@ HALT_UNITS = 1 << 40
 # A cost is -log probability in these units, MOST_COST at most: 32 bits hold half a million predictions of one cell.
 COST_UNITS, MOST_COST = 256, 4096
 FILE_FORMAT = "arc-trm candidates 3"
-CELLS = ("cell_outputs", "cell_shapes", "cell_costs")
-COLUMNS = ("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting", *CELLS)
+COLUMNS = (
+    *("task_ids", "tests", "outputs", "key_lengths", "keys", "votes", "halting"),
+    *("cell_outputs", "cell_shapes", "cell_costs"),
+)
 
 
 class AskedOutput(NamedTuple):
@@ -69,8 +72,8 @@ class Predictions:
     costs: NDArray[np.int16] | None = None  # [n, side * side, 10] of every colour, where probabilities are known
 
     def __getitem__(self, index: slice | NDArray[Any]) -> "Predictions":
-        columns: dict[str, Any] = {name: column for name, column in vars(self).items() if column is not None}
-        return Predictions(**{name: column[index] for name, column in columns.items()})
+        columns: list[Any] = [None if column is None else column[index] for column in vars(self).values()]
+        return Predictions(*columns)
 
     @property
     def side(self) -> int:
@@ -189,7 +192,7 @@ class Votes(NamedTuple):
 
 
 class Tally:
-    """The candidates of a fixed list of outputs and their votes in all passes so far.
+    """The candidates of a fixed list of outputs with their votes, and the costs of cells, in all passes so far.
 
     Whoever reads it while another thread adds to it holds its lock.
     """
@@ -212,20 +215,20 @@ class Tally:
         if len(outputs) and not 0 <= outputs.min() <= outputs.max() < len(self.outputs):
             raise ValueError(f"output {outputs.max()} of a tally with {len(self.outputs)} outputs")
         halting = _halt_units(predictions.halting[rows])
-        known = [] if predictions.costs is None else zip(outputs.tolist(), rows.tolist(), keys, strict=True)
-        cells = [(output, _cell_costs(predictions, row, key)) for output, row, key in known]
+        cells: list[NDArray[np.int16] | None] = [None] * len(keys)
+        if predictions.costs is not None:
+            cells = [_cell_costs(predictions, row, key) for row, key in zip(rows.tolist(), keys, strict=True)]
         with self.lock:
             for output in self.replaceable & set(outputs.tolist()):
                 self._candidates[output], self._cells[output] = {}, {}
                 self.replaceable.remove(output)
-            for output, costs in cells:
-                shape = (costs.shape[0], costs.shape[1])
-                self._cells[output][shape] = costs + self._cells[output].get(shape, np.int32(0))
-            for output, key, units in zip(outputs.tolist(), keys, halting.tolist(), strict=True):
-                candidates = self._candidates[output]
+            for output, key, units, costs in zip(outputs.tolist(), keys, halting.tolist(), cells, strict=True):
+                candidates, sums = self._candidates[output], self._cells[output]
                 candidate = candidates.get(key) or candidates.setdefault(key, Candidate(key, 0, 0))
                 candidate.votes += 1
                 candidate.halting += units
+                if costs is not None:
+                    sums[key[0], key[1]] = costs + sums.get((key[0], key[1]), np.int32(0))
 
     def snapshot(self) -> Votes:
         """The votes so far."""
@@ -252,20 +255,18 @@ class Tally:
         return ranked[:limit]
 
     def consensus(self, output: int) -> Grid | None:
-        """The grid whose every cell has the most likely colour by all predictions of the shape with most votes.
-
-        None where no probabilities are known.
+        """The grid whose every cell has the most likely colour by all predictions of the shape with most votes, of
+        several the one of the best candidate. None where no probabilities are known.
         """
-        cells, votes = self._cells[output], Counter[Shape]()
-        for candidate in self._candidates[output].values():
+        votes = Counter[Shape]()
+        for candidate in self.candidates(output):
             votes[candidate.key[0], candidate.key[1]] += candidate.votes
-        if not cells:
-            return None
-        return cells[max(cells, key=lambda shape: (votes[shape], shape))].argmin(axis=2).astype(np.uint8)
+        costs = [self._cells[output].get(shape) for shape, _ in votes.most_common(1)]
+        return costs[0].argmin(axis=2).astype(np.uint8) if costs and costs[0] is not None else None
 
     def attempts(self, output: int) -> list[Grid]:
-        """Two different grids to hand in for output number `output`, fewer where fewer were predicted: the consensus,
-        and the best candidates.
+        """Two different grids to hand in for output number `output`: the consensus and the best other candidate, or the
+        two best candidates where no probabilities are known. Fewer where fewer were predicted.
         """
         first = self.consensus(output)
         best = [candidate.grid for candidate in self.candidates(output, limit=2)]
@@ -298,18 +299,16 @@ class Tally:
         }
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Hold just the candidates that `columns` gave."""
+        """Hold just the candidates and costs that `columns` gave; raises ValueError where these do not fit together."""
         self._candidates = [{} for _ in self.outputs]
         keys, places = columns["keys"].tobytes(), [0, *np.cumsum(columns["key_lengths"]).tolist()]
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
         for (start, end), output, votes, halting in zip(pairwise(places), *values, strict=True):
             self._candidates[output][keys[start:end]] = Candidate(keys[start:end], votes, halting)
         self._cells = [{} for _ in self.outputs]
-        shapes = columns["cell_shapes"].astype(np.int64)
-        pieces = np.split(columns["cell_costs"], np.cumsum(shapes.prod(axis=1) * COLOURS)[:-1])
-        for output, (height, width), costs in zip(
-            columns["cell_outputs"].tolist(), shapes.tolist(), pieces, strict=False
-        ):
+        outputs, shapes = columns["cell_outputs"].tolist(), columns["cell_shapes"]
+        *pieces, _ = np.split(columns["cell_costs"], np.cumsum(shapes.prod(axis=1) * COLOURS))
+        for output, (height, width), costs in zip(outputs, shapes.tolist(), pieces, strict=True):
             self._cells[output][height, width] = costs.reshape(height, width, COLOURS)
 
     def save(self, path: Path | str) -> None:

@@ -1,4 +1,4 @@
-"""Two attempts at every asked output: the consensus and the candidate with most votes, guesses where there are none."""
+"""Two attempts at every asked output: the consensus and the best other candidate, guesses where these are missing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -26,7 +26,7 @@ from data_prep.show import PALETTE
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission
 from submission.score import known_scores
-from submission.show import comparison
+from submission.show import comparison, put_together
 from submission.submission_file import read_answers, read_summary, remarks, summary_path
 
 ALARMS = ("LEAK", "CONTAMINATED", "UNKNOWN")  # how a remark begins that puts a score in doubt
@@ -223,9 +223,9 @@ def _output(answer: Answer, test: int, tests: int) -> str:
     cell = cell_size(220, answer.question, *answer.attempts, *truth)
     figures = [figure("Test input", answer.question, cell)]
     for number, grid in enumerate(answer.attempts, start=1):
-        voted = not answer.candidates or any(np.array_equal(grid, c.grid) for c in answer.candidates)
-        note = "" if voted else "put together from all votes"
-        note = note if number <= answer.predicted else "a fallback, not predicted"
+        note = "a fallback, not predicted" if number > answer.predicted else ""
+        if number == 1 and not note and answer.candidates:
+            note = put_together(answer.candidates, grid)
         figures.append(figure(f"Attempt {number}", grid, cell, note, answer.truth))
     figures += [figure("Truth", grid, cell) for grid in truth]
     name = f"Test {test + 1} of {tests}" if tests > 1 else "Test"

@@ -43,14 +43,23 @@ def _show_test(task: Task, test: int, submission: Submission, ranked: Ranked | N
 
 
 def _support(candidates: Sequence[Candidate], grid: Grid, first: bool) -> str:
-    """`62% of 13 votes`; where no vote was cast for the grid, `put together from 13 votes` (the first attempt, the
-    consensus) or `a guess`.
+    """`62% of 13 votes`; where no vote was cast for the grid, what is said of a consensus (the first attempt alone may
+    be one) or `a guess`.
     """
     own = sum(candidate.votes for candidate in candidates if np.array_equal(candidate.grid, grid))
     total = sum(candidate.votes for candidate in candidates)
     if own:
         return f"{own / total:.0%} of {total} votes"
-    return f"put together from {total} votes" if first and total else "a guess"
+    return (put_together(candidates, grid) if first else "") or "a guess"
+
+
+def put_together(candidates: Sequence[Candidate], grid: Grid) -> str:
+    """`put together from 8 of 13 votes`, those of its size; empty where it is a candidate, or none has its size."""
+    same = [candidate for candidate in candidates if candidate.grid.shape == grid.shape]
+    if not same or any(np.array_equal(candidate.grid, grid) for candidate in same):
+        return ""
+    own, total = (sum(candidate.votes for candidate in each) for each in (same, candidates))
+    return f"put together from {own} of {total} votes"
 
 
 def comparison(grid: Grid, truth: Grid) -> str:

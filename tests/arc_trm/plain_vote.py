@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
 from arc_trm.vote import MOST_COST, Predictions
-from data_prep.canvas import EOS, PAD, encode
+from data_prep.canvas import COLOUR_OFFSET, EOS, PAD, encode
 from data_prep.grid import INVERSE_DIHEDRAL, Grid, dihedral, grid_digest
 from tests.data_prep.material import IDENTITY, Augmentation, decode
 
@@ -98,7 +98,7 @@ def weird_predictions(n: int, outputs: int, side: int, rng: np.random.Generator)
 
 
 def plain_consensus(predictions: Predictions, output: int) -> Grid | None:
-    """Of all grids of the size with most predictions, the larger among equals, the likeliest colour of every cell."""
+    """The likeliest colour of every cell, by all grids of the size with most predictions; the best's among several."""
     assert predictions.costs is not None
     costs: dict[tuple[int, ...], list[np.ndarray]] = defaultdict(list)
     for i in np.flatnonzero(predictions.outputs == output).tolist():
@@ -112,14 +112,28 @@ def plain_consensus(predictions: Predictions, output: int) -> Grid | None:
             costs[grid.shape].append(own)
     if not costs:
         return None
-    shape = max(costs, key=lambda shape: (len(costs[shape]), shape))
+    most = max(map(len, costs.values()))
+    grids = {digest: plain_grid(predictions, i) for i, digest in _digests(predictions, output)}
+    shapes = (grids[digest].shape for digest in plain_ranking(plain_votes(predictions), output))  # type: ignore[union-attr]
+    shape = next(shape for shape in shapes if len(costs[shape]) == most)
     return np.argmin(sum(costs[shape]), axis=2).astype(np.uint8)
+
+
+def _digests(predictions: Predictions, output: int) -> list[tuple[int, str]]:
+    grids = ((i, plain_grid(predictions, i)) for i in np.flatnonzero(predictions.outputs == output).tolist())
+    return [(i, grid_digest(grid)) for i, grid in grids if grid is not None]
 
 
 def select(predictions: Predictions, rows: np.ndarray) -> Predictions:
     """Those predictions only, in that order."""
     columns = (getattr(predictions, field.name) for field in fields(Predictions))
     return Predictions(*(None if column is None else column[rows] for column in columns))
+
+
+def sure(predictions: Predictions, wrong: int = 3) -> Predictions:
+    """The predictions, each sure of all its cells: a colour that it does not have costs `wrong`."""
+    tokens = predictions.tokens[..., None] - COLOUR_OFFSET
+    return replace(predictions, costs=np.where(tokens == np.arange(10), 0, wrong).astype(np.int16))
 
 
 def votes_for(

@@ -22,7 +22,7 @@ from arc_trm.vote import (
     outputs_of,
     score_ranked,
 )
-from data_prep.canvas import COLOUR_OFFSET, EOS, PAD
+from data_prep.canvas import EOS, PAD
 from data_prep.files import InputError, read_json
 from data_prep.grid import Grid, grid_digest
 from data_prep.tasks import Pair, Task
@@ -33,6 +33,7 @@ from tests.arc_trm.plain_vote import (
     plain_votes,
     random_predictions,
     select,
+    sure,
     votes_for,
     weird_predictions,
 )
@@ -64,12 +65,6 @@ def ranking(tallied: Tally) -> list[list[Candidate]]:
 def consensuses(tallied: Tally) -> list[list[list[int]] | None]:
     grids = [tallied.consensus(i) for i in range(len(tallied.outputs))]
     return [None if grid is None else grid.tolist() for grid in grids]
-
-
-def sure(predictions: Predictions, wrong: int = 3) -> Predictions:
-    """The predictions, each sure of all its cells: a colour that it does not have costs `wrong`."""
-    tokens = predictions.tokens[..., None] - COLOUR_OFFSET
-    return replace(predictions, costs=np.where(tokens == np.arange(10), 0, wrong).astype(np.int16))
 
 
 def colours(candidates: list[Candidate]) -> list[int]:
@@ -225,6 +220,21 @@ def test_attempts_are_different_grids_and_candidates_where_no_probabilities_are_
     assert consensuses(tally(ballots)) == [None] * 5
 
 
+def test_of_sizes_with_as_many_votes_that_of_the_best_candidate_counts() -> None:
+    small, large = np.full((1, 2), 4, np.uint8), np.full((2, 2), 5, np.uint8)
+    for small_halts, chosen in ((0.9, small), (0.1, large)):
+        tallied = tally(sure(votes_for([(0, small, small_halts), (0, large, 0.5)])))
+        assert tallied.consensus(0).tolist() == chosen.tolist()  # type: ignore[union-attr]
+
+
+def test_votes_without_probabilities_count_for_the_size_alone() -> None:
+    wide, tall = np.full((1, 2), 4, np.uint8), np.full((2, 1), 5, np.uint8)
+    tallied = tally(sure(votes_for([(0, wide, 0.5)])), votes_for([(0, wide, 0.5), (0, tall, 0.5)]))
+    assert consensuses(tallied)[0] == wide.tolist()
+    tallied.add(votes_for([(0, tall, 0.5)] * 2))
+    assert consensuses(tallied)[0] is None
+
+
 def test_the_next_vote_ends_replaceable_costs_too() -> None:
     tallied = tally(sure(votes((0, 1, 0.5)), wrong=9))
     tallied.replace_later()
@@ -307,6 +317,13 @@ def test_a_file_that_is_no_tally_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"candidates.npz: no candidates file .*, expected") as caught:
             Tally.load(path)
         assert "\n" not in str(caught.value)
+    tally(sure(votes((0, 1, 0.5), (1, 2, 0.5)))).save(path)
+    with np.load(path) as file:
+        columns = dict(file)
+    for name in ("cell_outputs", "cell_shapes", "cell_costs"):
+        np.savez(path, **(columns | {name: columns[name][:1]}))
+        with pytest.raises(InputError, match=r"candidates.npz: no candidates file .*, expected"):
+            Tally.load(path)
     np.savez(path, format=np.array("arc-trm candidates 0"))
     with pytest.raises(InputError, match="candidates of format 'arc-trm candidates 0', expected"):
         Tally.load(path)

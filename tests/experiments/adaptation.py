@@ -76,7 +76,7 @@ def measured(trainer: Trainer, export: Export, store: ArcStore) -> Iterator[dict
     ranked: dict[str, list[list[Grid]]] = defaultdict(list)
     tally = arms.voted(trainer, store, VIEWS)
     for number, output in enumerate(tally.outputs):
-        ranked[output.task_id].append([candidate.grid for candidate in tally.candidates(number, limit=2)])
+        ranked[output.task_id].append(tally.attempts(number))
     scores = {score.task_id: score for score in score_ranked(ranked, solutions_of(store), k=2).per_task}
     for number, group in enumerate(store.groups):
         loss, exact = found[owners == number].mean(0).tolist()

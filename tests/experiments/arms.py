@@ -60,6 +60,7 @@ def shared(**train: Any) -> Overrides:
     return merged(SHARED, {"train": train})
 
 
+FRESH = merged(shared(optimiser="muon", lr=2e-3), {"model": {"deep_steps": 1}})
 ARMS: dict[str, Overrides] = {
     "paper-rows": {},
     "paper-rows-1e-3": {"train": {"lr": 1e-3}},
@@ -75,8 +76,11 @@ ARMS: dict[str, Overrides] = {
     "muon-no-colours": shared(optimiser="muon", lr=2e-3, own_colours=1.0),
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
     "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),  # arc1-tiny
-    "tiny-fresh": merged(shared(optimiser="muon", lr=2e-3), {"model": {"deep_steps": 1}}),
-    "tiny-fresh-4e-3": merged(shared(optimiser="muon", lr=4e-3, lr_min_ratio=0.0), {"model": {"deep_steps": 1}}),
+    "tiny-fresh": FRESH,
+    "tiny-fresh-4e-3": merged(FRESH, {"train": {"lr": 4e-3, "lr_min_ratio": 0.0}}),
+    "tiny-fresh-rows-3e-3": merged(FRESH, {"train": {"puzzle_lr": 3e-3}}),
+    "tiny-fresh-n1": merged(FRESH, {"model": {"latent_steps": 1}}),
+    "tiny-fresh-two-steps": merged(FRESH, {"halting": {"max_supervision_steps": 2}}),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair

@@ -89,12 +89,15 @@ def answers(export: Export, store: ArcStore, rows: Rows) -> Iterator[tuple[float
 def votes(export: Export, store: ArcStore, count: int, part: int) -> Iterator[str]:
     """What the votes of `count` views solve, and what those of every `part` among them do."""
     outputs, asked = outputs_of_store(store)
+    sides = sorted({group.side for group in store.groups})
+    if len(sides) > 1:
+        raise InputError(f"--votes: a dataset with canvases of {sides}, expected one size")
     rows, order = voting_views(store, count, own_colours=TrainConfig().own_colours, seed=0)
     voter = Voter(store, asked, 8, Accelerator(cpu=True), windows=True, task_rows=True)
     loaded, solutions, whole = predictor(export, store), solutions_of(store), Tally(outputs)
     for start in range(0, count, part):
         tally, chosen = Tally(outputs), rows[np.flatnonzero((order >= start) & (order < start + part))]
-        for _, found in voter.answers(loaded, chosen, max(group.side for group in store.groups)):
+        for _, found in voter.answers(loaded, chosen, sides[0]):
             tally.add(found)
             whole.add(found)
         yield f"views {start} to {start + part - 1}: {solved(tally, solutions)}"
@@ -106,8 +109,8 @@ def solved(tally: Tally, solutions: Mapping[str, Sequence[Grid]]) -> str:
     candidates = [[candidate.grid for candidate in own] for own in tally.ranked().values()]
     attempts = [tally.attempts(output) for output in range(len(candidates))]
     truths = [grid for grids in solutions.values() for grid in grids]
-    ways = {"both attempts": (attempts, 2), "the consensus": (attempts, 1), "two candidates": (candidates, 2)}
-    ways |= {"one": (candidates, 1), "any": (candidates, max(map(len, candidates)))}
+    ways = {"two attempts": (attempts, 2), "the consensus": (attempts, 1), "two candidates": (candidates, 2)}
+    ways |= {"one candidate": (candidates, 1), "any": (candidates, max(map(len, candidates)))}
     counts = {
         way: sum(any(np.array_equal(truth, grid) for grid in own[:k]) for truth, own in zip(truths, grids, strict=True))
         for way, (grids, k) in ways.items()

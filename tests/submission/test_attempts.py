@@ -15,7 +15,7 @@ from data_prep.tasks import Pair, Task
 from submission.attempts import Attempts, draft_submission, predictions
 from submission.score import score
 from submission.submission_file import write_submission
-from tests.arc_trm.plain_vote import votes_for
+from tests.arc_trm.plain_vote import sure, votes_for
 
 GRIDS = [np.full((2, 3), colour, dtype=np.uint8) for colour in range(10)]
 QUESTION = np.array([[1, 2, 3, 4, 5]], dtype=np.uint8)
@@ -45,6 +45,17 @@ def test_a_single_candidate_is_followed_by_a_fallback() -> None:
     draft = draft_submission(TASKS, tally((2, 7, 0.5)))
     assert same(draft.submission["alpha"][0], GRIDS[7], QUESTION)
     assert (draft.fallback_attempts, draft.outputs_without_candidates) == (11, 5)
+
+
+def test_a_consensus_of_several_candidates_goes_first_and_is_predicted() -> None:
+    mistaken = [GRIDS[7].copy() for _ in range(4)]
+    for place, shown in enumerate(mistaken):
+        shown.flat[place] = 1
+    tallied = tally()
+    tallied.add(sure(votes_for([(2, shown, 0.5) for shown in [*mistaken, mistaken[1]]])))
+    draft = draft_submission(TASKS, tallied)
+    assert same(draft.submission["alpha"][0], GRIDS[7], mistaken[1])
+    assert draft.predicted_attempts["alpha"] == (2,)
 
 
 def test_a_fallback_that_repeats_the_candidate_is_passed_over() -> None:

@@ -48,7 +48,7 @@ def test_a_consensus_that_nobody_voted_for_is_said() -> None:
     tally = Tally(outputs_of([TASK]))
     tally.add(votes_for([(0, grid(TRUTH), 0.5)]))
     shown = show_attempts([TASK], {"abc": ANSWERS}, tally.ranked()).split("\n")
-    assert shown[1] == "attempt 1: put together from 1 votes, 1 of 6 cells differ"
+    assert shown[1] == "attempt 1: put together from 1 of 1 votes, 1 of 6 cells differ"
 
 
 def test_the_command_shows_chosen_tasks_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -401,7 +401,8 @@ def test_own_tasks_are_shown(
     shown = lines.index("a, test 0")
     for number in (1, 2):
         assert re.match(
-            rf"attempt {number}: (\d+% of \d+ votes|put together from \d+ votes|a guess), ", lines[shown + number]
+            rf"attempt {number}: (\d+% of \d+ votes|put together from \d+ of \d+ votes|a guess), ",
+            lines[shown + number],
         )
     assert re.split(r" {4,}", lines[shown + 3]) == ["input", "attempt 1", "attempt 2", "truth"]
     assert [line.split(" ")[0] for line in lines[shown + 4 :][:3]] == [str(row[0]) for row in TASKS[0].tests[0].input]
