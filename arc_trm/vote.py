@@ -261,8 +261,8 @@ class Tally:
         votes = Counter[Shape]()
         for candidate in self.candidates(output):
             votes[candidate.key[0], candidate.key[1]] += candidate.votes
-        costs = [self._cells[output].get(shape) for shape, _ in votes.most_common(1)]
-        return costs[0].argmin(axis=2).astype(np.uint8) if costs and costs[0] is not None else None
+        costs = self._cells[output].get(max(votes, key=lambda shape: votes[shape])) if votes else None
+        return None if costs is None else costs.argmin(axis=2).astype(np.uint8)
 
     def attempts(self, output: int) -> list[Grid]:
         """Two different grids to hand in for output number `output`: the consensus and the best other candidate, or the
