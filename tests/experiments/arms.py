@@ -81,6 +81,7 @@ ARMS: dict[str, Overrides] = {
     "tiny-fresh-rows-3e-3": merged(FRESH, {"train": {"puzzle_lr": 3e-3}}),
     "tiny-fresh-n1": merged(FRESH, {"model": {"latent_steps": 1}}),
     "tiny-fresh-two-steps": merged(FRESH, {"halting": {"max_supervision_steps": 2}}),
+    "tiny-fresh-n1-two-steps": merged(FRESH, {"model": {"latent_steps": 1}, "halting": {"max_supervision_steps": 2}}),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair
