@@ -40,7 +40,7 @@ gpu-kit: install ## gather what a machine with a GPU and without network needs: 
 	$(BIN)/python -m tests.gpu.kit $(ARGS)
 
 sanity: install ## train small Sudoku and maze models and say whether they learned; ARGS="--out DIR"
-	$(BIN)/python -m arc_trm.sanity $(or $(ARGS),--out runs/sanity)
+	$(BIN)/python -m arc_trm.sanity $(if $(findstring --out,$(ARGS)),,--out runs/sanity) $(ARGS)
 
 rehearse: install ## solve and score public tasks that CHECKPOINT has not seen, if there are any: rehearsal/
 	$(BIN)/python -m submission.solve --rehearse --checkpoint $(CHECKPOINT) --out rehearsal/submission.json $(ARGS)
@@ -54,7 +54,7 @@ push: install ## upload bundle/ to Kaggle, run its notebook there, fetch what it
 submit: install ## hand the pushed notebook in for the scored rerun, one try a day
 	$(BIN)/python -m submission.kaggle submit $(ARGS)
 
-clean: ## remove the environment, caches and the demo's output; datasets and runs stay
+clean: ## remove the environment, caches, demo/, bundle/ and rehearsal/; datasets and runs stay
 	rm -rf $(VENV) build dist demo bundle rehearsal *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -39,8 +39,8 @@ FAST_BOARDS: Overrides = {
     "halting": {"max_supervision_steps": 4},
     "train": {"lr_min_ratio": 0.0},
 }
-# An hour on two CPU cores, for tasks on the smallest canvas: what the demo's export is trained with. Four supervision
-# steps instead of 16 show a slow machine four times as many examples.
+# Hours on one or two CPU cores, for tasks on the smallest canvas: what the demo's export is an example of. Four
+# supervision steps instead of 16 show a slow machine four times as many examples.
 TINY: Overrides = merged(
     merged(SMALL, FAST),
     {

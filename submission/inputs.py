@@ -100,8 +100,8 @@ def choose_rehearsal(
 
     As many of them ask for several outputs as in the evaluation set. `training` holds the lines of exports about their
     training tasks; `known`: they are complete. Tasks that they name are left out. Where that leaves none, raises
-    InputError, or with `allow_seen` takes tasks that were trained on. A `part` (2, 5) is the second of five that share
-    no task.
+    InputError, or with `allow_seen` takes tasks of which only the demonstrations were trained on, or any where there
+    are none of these either. A `part` (2, 5) is the second of five that share no task.
     """
     pool = list(distinct(public_tasks(root)))
     overlap = trained_on(pool, training)
@@ -112,16 +112,20 @@ def choose_rehearsal(
             "the checkpoint was trained on every public task, expected one to rehearse with: of a dataset of "
             "`data_prep.build arc --recipe arc2-train`, or arc1-train; --allow-seen rehearses for a void score"
         )
-    by_kind = sorted(clean or pool, key=lambda task: len(task.tests) == 1)  # dealt out one by one, kind after kind
+    tests = set(overlap.tests)
+    pool = clean or [task for task in pool if task.name not in tests] or pool
+    by_kind = sorted(pool, key=lambda task: len(task.tests) == 1)  # dealt out one by one, kind after kind
     chosen = _shaped(by_kind[part[0] - 1 :: part[1]], count)
     if not chosen:
-        raise InputError(f"--folds {part[1]}: there are {len(clean or pool)} tasks, expected one or more for each")
+        raise InputError(f"--folds {part[1]}: there are {len(pool)} tasks, expected one or more for each")
     several = sum(len(task.tests) > 1 for task in chosen)
     said = f"rehearsal on {len(chosen)} public tasks, {several} of them with several outputs"
-    if not clean:
+    if chosen[0].name in tests:
         return chosen, f"CONTAMINATED {said}: the checkpoint was trained on every public task, the score is void"
     if not known:
         return chosen, f"UNKNOWN {said}: the checkpoint does not say what it was trained on"
+    if not clean:
+        return chosen, f"{said}, on whose demonstrations the checkpoint was trained: no score for hidden tasks"
     return chosen, f"{said}, none of which the checkpoint was trained on"
 
 

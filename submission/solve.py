@@ -278,7 +278,7 @@ def parser() -> argparse.ArgumentParser:
     folds = "rehearse so often, on other tasks with another seed each; they share the time. Mean and interval"
     add("--folds", metavar="K", type=files.whole(2, 10), default=0, help=folds)
     add("--fold", metavar="K", type=files.whole(1, 10), default=0, help="only this one of the folds")
-    void = "where the checkpoint has seen every public task, rehearse all the same; the score is void"
+    void = "where the checkpoint has seen every public task, rehearse all the same; the score is void or flattering"
     add("--allow-seen", action="store_true", help=void)
     add_settings(made)
     return made

@@ -1,6 +1,6 @@
 """Compare ways of training at equal cost, on tasks whose test outputs are held out.
 
-    python -m tests.experiments.arms --minutes 15 --out runs/arms shared muon
+    python -m tests.experiments.arms --minutes 15 --out runs/arms shared muon-2e-3
     python -m tests.experiments.arms --list
 
 Every arm is the preset `arc1-tiny` with some settings changed. It trains on the demonstrations of the ARC-AGI-1
@@ -185,6 +185,8 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{name}: {changes}" for name, changes in ARMS.items()))
         return
+    if unknown := [word for word in arguments.arms if word.partition(":")[0] not in ARMS]:
+        parser.error(f"found {', '.join(unknown)}, expected arms of --list")
     torch.set_num_threads(1)
     store = proxy(arguments.out / "proxy", arguments.views)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()

@@ -1,7 +1,7 @@
 """Put together what a machine with a GPU and without network needs: python -m tests.gpu.kit [--out gpu-kit]
 
-Datasets, a few tasks, the golden numbers, and wheels of the packages that such a machine tends to lack. The folder is
-ignored by git; it may be carried wherever the licences of the tasks allow it.
+Datasets, a few tasks, the golden numbers if there are any, and wheels of the packages that such a machine tends to
+lack. The folder is ignored by git; it may be carried wherever the licences of the tasks allow it.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from submission.demo import demo_tasks
 from tests.gpu.__main__ import KIT
 
 REPOSITORY = Path(__file__).parents[2]
+GOLDEN = REPOSITORY.parent / "shared" / "golden"
 # What the programs import and an image with PyTorch tends to lack, in the versions of constraints.txt.
 PACKAGES = ("orjson", "tyro", "docstring_parser", "typeguard")
 # What the published code imports beside those, for the stage that times it.
@@ -35,11 +36,18 @@ def write_data(out: Path) -> None:
     write_tasks(demo_tasks()[:TASKS], out / "tasks")
 
 
-def copy_golden(golden: Path, out: Path) -> None:
-    """Copy the golden numbers; raises InputError where there are none."""
-    if not (golden / "models.json").is_file():
-        raise InputError(f"--golden {golden}: no models.json there, expected a folder of golden numbers")
-    shutil.copytree(golden, out / "golden", dirs_exist_ok=True)
+def copy_golden(named: Path | None, out: Path) -> None:
+    """Copy the golden numbers; a note where nobody named a folder and none is beside the repository.
+
+    Raises InputError where a folder was named and has none.
+    """
+    golden = named or GOLDEN
+    if (golden / "models.json").is_file():
+        shutil.copytree(golden, out / "golden", dirs_exist_ok=True)
+    elif named:
+        raise InputError(f"--golden {named}: no models.json there, expected a folder of golden numbers")
+    else:
+        print("note: no golden numbers (--golden): nothing will be compared with the published code's")
 
 
 def fetch_wheels(out: Path, python: str) -> None:
@@ -57,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.kit", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=KIT, help=f"the folder ({KIT})")
-    parser.add_argument("--golden", type=Path, default=REPOSITORY.parent / "shared" / "golden", help="golden numbers")
+    parser.add_argument(
+        "--golden", type=Path, metavar="DIR", help="golden numbers (shared/golden beside the repository)"
+    )
     parser.add_argument("--python", default="3.12", help="the version there (3.12)")
     options = parser.parse_args(argv)
     copy_golden(options.golden, options.out)

@@ -193,7 +193,7 @@ def golden(s: Setting) -> Facts:
     """The golden numbers on this device: float32 within the tolerance of a CPU, bf16 within its own."""
     folder = s.kit / "golden"
     if not (folder / "models.json").is_file():
-        raise InputError(f"{folder}: no golden numbers there; make gpu-kit copies them")
+        return {"note": "not compared: there were no golden numbers where make gpu-kit ran (--golden)"}
     count, out, halves, far = 0, [], {}, []
     for name, facts in read_json(folder / "models.json")["models"].items():
         tensors = {key: value.to(s.device) for key, value in read_tensors(folder / f"{name}.safetensors").items()}

@@ -147,6 +147,19 @@ def test_a_checkpoint_that_knows_everything_is_contaminated(mounted: Path) -> No
     assert said.startswith("CONTAMINATED")
 
 
+def test_where_all_demonstrations_are_known_tasks_with_unseen_test_outputs_come_first(mounted: Path) -> None:
+    entries = [TaskEntry.demonstrations_only(task) for task in EVALUATION[3:]]
+    lines = lines_of(EVALUATION[:3] + TRAINING) + build_store(entries, 0, 0).training_digests()
+    with pytest.raises(InputError, match="trained on every public task"):
+        choose_rehearsal(lines, 5, mounted)
+    chosen, said = choose_rehearsal(lines, 5, mounted, allow_seen=True)
+    assert len(chosen) == 5
+    assert not {"e00", "e01", "e02"} & set(names(chosen))
+    assert {name[0] for name in names(chosen)} == {"e"}
+    assert said.endswith("on whose demonstrations the checkpoint was trained: no score for hidden tasks")
+    assert choose_rehearsal(lines, 5, mounted, known=False, allow_seen=True)[1].startswith("UNKNOWN")
+
+
 def test_what_a_checkpoint_does_not_say_is_unknown(mounted: Path) -> None:
     _, said = choose_rehearsal((), 5, mounted, known=False)
     assert said.startswith("UNKNOWN rehearsal on 5 public tasks")
