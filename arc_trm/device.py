@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ import torch
 import torch._dynamo
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, LoggerType, broadcast, parse_flag_from_env
+from accelerate.utils import DistributedType, InitProcessGroupKwargs, LoggerType, broadcast, parse_flag_from_env
 from torch import nn
 
 from arc_trm.config import ModelConfig
@@ -41,6 +42,18 @@ USE_CPU = "ACCELERATE_USE_CPU"
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 # A model has one graph for every canvas size, with and without gradient, and one for every batch size of evaluation.
 GRAPHS = 64
+# How long processes wait for each other: longer than one of them may compile while another is done (a share of twelve
+# hours in solving), where NCCL's ten minutes would end them all.
+PATIENCE = timedelta(hours=3)
+# What PyTorch says beside its own exception when memory runs out, on a CPU and on GPUs. A library of the GPU's that
+# finds no memory to begin with calls itself not initialised.
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 def make_accelerator(track: str, out: Path) -> Accelerator:
@@ -59,7 +72,8 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
         raise InputError(f"track: found {track!r}, expected none or one of {', '.join(known)}")
     available = track in [str(name) for name in get_available_trackers()]
     tracking = {"log_with": track, "project_dir": str(out)} if available else {}
-    accelerator = Accelerator(mixed_precision="no", cpu=cpu, **tracking)
+    handlers = [InitProcessGroupKwargs(timeout=PATIENCE)]
+    accelerator = Accelerator(mixed_precision="no", cpu=cpu, kwargs_handlers=handlers, **tracking)
     if accelerator.distributed_type not in PLAIN:
         raise InputError(
             f"Accelerate's configuration: found {accelerator.distributed_type.value}, expected processes alone"
@@ -119,6 +133,11 @@ def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[flo
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
+def gpu_has_bf16(gpu: torch.device) -> bool:
+    """Whether a GPU computes in bf16 itself; where it is slowly emulated, torch reports it as supported too."""
+    return torch.cuda.get_device_capability(gpu)[0] >= 8
+
+
 def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -> torch.dtype:
     """The arithmetic to use, the same in all processes.
 
@@ -128,8 +147,7 @@ def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -
     if name != "auto":
         return PRECISIONS[name]
     if device.type == "cuda":
-        # Emulated bf16 (before compute capability 8) is reported as supported too, and is slow.
-        return torch.bfloat16 if torch.cuda.get_device_capability(device)[0] >= 8 else torch.float16
+        return torch.bfloat16 if gpu_has_bf16(device) else torch.float16
     if device.type == "cpu" and agreed_values([float(bf16_is_faster(model))], accelerator) == [1.0]:
         return torch.bfloat16
     return torch.float32
@@ -180,10 +198,8 @@ def peak_memory(device: torch.device) -> float:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether that is what happened; torch has no exception of its own for it on a CPU, nor where cuBLAS says it."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(phrase in str(error) for phrase in ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED"))
+    """Whether that is what happened; torch has no exception of its own for it on a CPU, nor where a library says it."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in NO_MEMORY)
 
 
 def keep_freed_memory() -> bool:
@@ -275,20 +291,27 @@ def compile_within(
     left: Callable[[], float],
     now: Callable[[], float] = time.monotonic,
     trial: Callable[[], str | None] = lambda: None,
+    all_agree: Callable[[bool], bool] = bool,
 ) -> int:
     """Compile what `pieces` of work run, as long as that pays and seconds are `left`; how many of them are compiled.
 
     First `trial` says in a line why nothing can be compiled here, or None (see `compile_failure`). A piece runs a
     compiled model and waits for the device; nothing that it does may last. From then on what is compiled runs so, all
     else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether the compiled
-    model is faster here; where it is not, nothing stays compiled.
+    model is faster here; where it is not, or where one of several processes finds so (`all_agree`, a collective that
+    each of them calls once), nothing stays compiled.
     """
-    done, last = 0, 0.0
     torch.compiler.set_stance("force_eager")
-    if threading.current_thread() is not threading.main_thread() or not _succeeds(trial, left):
+    rest, last = iter(pieces), None
+    try:
+        if threading.current_thread() is threading.main_thread() and _succeeds(trial, left):
+            last = _seconds_of_compiling(next(rest), left, now)
+    finally:
+        pays = all_agree(last is not None)
+    if not pays or last is None:
         return 0
-    for piece in pieces:
-        eager = 0.0 if done else best_seconds(piece, 1, now)
+    done = 1
+    for piece in rest:
         if left() <= last:
             break
         began = now()
@@ -298,13 +321,24 @@ def compile_within(
         except OutOfTime:
             break
         last = now() - began
-        if done == 0:
-            with torch.compiler.set_stance("eager_on_recompile"):
-                if best_seconds(piece, 1, now) >= eager:
-                    return 0
         done += 1
-    torch.compiler.set_stance("eager_on_recompile" if done else "force_eager")
+    torch.compiler.set_stance("eager_on_recompile")
     return done
+
+
+def _seconds_of_compiling(
+    piece: Callable[[], object], left: Callable[[], float], now: Callable[[], float]
+) -> float | None:
+    """How long it takes to compile a piece of work; None where the time is over or the compiled piece is no faster."""
+    eager, began = best_seconds(piece, now=now), now()
+    try:
+        with _compiling(left):
+            piece()
+    except OutOfTime:
+        return None
+    seconds = now() - began
+    with torch.compiler.set_stance("eager_on_recompile"):
+        return seconds if best_seconds(piece, now=now) < eager else None
 
 
 def _succeeds(trial: Callable[[], str | None], left: Callable[[], float]) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from arc_trm.config import TrainConfig
+from arc_trm.device import gpu_has_bf16
 
 # Decays of the first and second moment, or of Muon's momentum.
 BETAS = (0.9, 0.95)
@@ -105,10 +106,11 @@ class Muon(AdamAtan2):
 def orthogonalised(matrices: Tensor) -> Tensor:
     """[k, m, n] with the singular vectors of the given matrices and singular values near 1, by Newton-Schulz.
 
-    In bfloat16 on a GPU; a CPU may lack it, so there in float32.
+    In bfloat16 on a GPU that has it; a CPU may lack it, so there in float32.
     """
     a, b, c = NEWTON_SCHULZ
-    x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
+    device = matrices.device
+    x = matrices.bfloat16() if device.type == "cuda" and gpu_has_bf16(device) else matrices
     wide = x if x.shape[1] <= x.shape[2] else x.mT
     wide = wide / (wide.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_STEPS):

@@ -33,6 +33,7 @@ from data_prep.files import InputError
 
 # The warm-up takes at most this share of all steps, for short runs.
 WARMUP_SHARE = 0.1
+SPARE = 512 * 2**20  # bytes of a GPU's memory that fitting leaves alone
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
 # Names of the tensors of a training state.
@@ -182,8 +183,11 @@ class Trainer:
         For before the first step: one that runs out of memory later has no second try. Moves nothing; collective.
         Raises OutOfMemoryError where a single slot is too much.
         """
+        device = self.accelerator.device
         # The optimiser makes its two moments in the first step; here something of their size stands for them.
         moments = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
+        # And what libraries of a GPU take later for themselves, such as those that several processes talk through.
+        spare = torch.empty(SPARE if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
         while self.agreed(not self._fits()):
             halves = [half for work in self.work for half in work.halves()]
             if len(halves) == len(self.work):
@@ -191,7 +195,7 @@ class Trainer:
             self.work = halves
             if self.accelerator.is_main_process:
                 print(f"note: out of memory, going on with {len(halves)} pieces of work a step", file=sys.stderr)
-        del moments
+        del moments, spare
 
     def _fits(self) -> bool:
         try:
@@ -200,6 +204,9 @@ class Trainer:
             if not out_of_memory(error):
                 raise
             return False
+        finally:
+            if self.accelerator.device.type == "cuda":
+                torch.cuda.empty_cache()
         return True
 
     def rehearse(self, work: Sequence[Work], times: int = 1) -> None:
@@ -214,8 +221,6 @@ class Trainer:
             for piece, carry in zip(work, carries, strict=True):
                 piece.carry = carry
             self.optimiser.zero_grad(set_to_none=True)
-            if self.accelerator.device.type == "cuda":
-                torch.cuda.empty_cache()
 
     def train_step(self) -> None:
         """One optimiser step: a supervision step of every slot, gradients summed over parts and processes."""

@@ -247,6 +247,7 @@ class Solver:
                 lambda: -math.inf if self.stop() else self.clock.left(end),
                 self.clock.now,
                 partial(compile_failure, self.accelerator.device),
+                lambda pays: not trainer.agreed(not pays),
             )
             if self.accelerator.is_main_process:
                 print(f"note: compiled {done} of {len(pieces)} kinds of work", file=sys.stderr)

@@ -185,6 +185,29 @@ def test_what_is_no_faster_is_left(stance):
     assert len(graphs) == 1, "the first graph has told enough"
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_all_processes_ask_each_other_once_whether_it_pays_and_one_no_is_enough(stance, others):
+    clock, said = Clock(0.0), []
+
+    def all_agree(pays: bool) -> bool:
+        said.append(pays)
+        return pays and others
+
+    def fails() -> None:
+        raise ValueError("planted")
+
+    piece, _ = work(clock, compiled=1.0)
+    pieces = [piece, lambda: piece(7)]
+    assert compile_within(pieces, lambda: 100 - clock(), clock, all_agree=all_agree) == (2 if others else 0)
+    began = clock()
+    piece()
+    assert clock() - began == (1 if others else 3)
+    assert compile_within([piece], lambda: 100.0, clock, lambda: "no compiler", all_agree) == 0
+    with pytest.raises(ValueError, match="planted"):
+        compile_within([fails], lambda: 100.0, clock, all_agree=all_agree)
+    assert said == [True, False, False]
+
+
 def test_what_may_not_fit_any_more_is_not_begun(stance):
     clock = Clock(0.0)
     piece, graphs = work(clock, compiled=1.0)

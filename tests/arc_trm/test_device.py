@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -21,6 +22,8 @@ from arc_trm import device
 from arc_trm.config import ModelConfig
 from arc_trm.device import bf16_is_faster, make_accelerator, peak_memory, resolve_precision
 from data_prep.files import InputError
+from submission.inputs import RERUN_SECONDS
+from submission.schedule import COMPILE_SHARE
 
 # Fills and frees 64 MB twice, as it is and then with freed memory kept; prints how many new pages the second time took.
 PROGRAM = """
@@ -66,6 +69,22 @@ def test_the_users_configuration_does_not_choose_the_arithmetic(
         state._reset_state()
     accelerator = make_accelerator("none", tmp_path)
     assert accelerator.mixed_precision == "no"
+
+
+def test_processes_wait_for_one_that_compiles(tmp_path: Path) -> None:
+    handler = make_accelerator("none", tmp_path).init_handler
+    assert handler is not None
+    assert handler.timeout == device.PATIENCE > timedelta(seconds=COMPILE_SHARE * RERUN_SECONDS)
+
+
+@pytest.mark.parametrize("said", [
+    "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "[enforce fail at ...] can't allocate memory",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+])  # fmt: skip
+def test_a_lack_of_memory_is_known_by_what_libraries_say_too(said: str) -> None:
+    assert device.out_of_memory(RuntimeError(said))
+    assert not device.out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
 
 
 def test_processes_that_do_not_hold_the_whole_model_are_refused(
