@@ -177,7 +177,9 @@ def trained_so_far(
         export = read_export(start.init_from)
         before = {"training_tasks": export.training_tasks, "training_known": export.training_known}
         before["leak"] = export.facts.get("leak") or []
-    trained = before | {"training_tasks": list(dict.fromkeys([*before["training_tasks"], *data_tasks]))}
+    # A task whose test outputs some datasets hide has several lines; the pairs that were trained on tell.
+    by_pairs = {frozenset(line.split()[1:]): line for line in [*before["training_tasks"], *data_tasks]}
+    trained = before | {"training_tasks": list(by_pairs.values())}
     trained["leak"] = [*before["leak"], *(leak for leak in facts.get("leak") or [] if leak not in before["leak"])]
     _in_main_process(trainer, lambda: write_atomic(path, orjson.dumps(trained)))
     return trained

@@ -328,6 +328,10 @@ def test_an_export_says_all_that_its_weights_were_trained_on(dataset: Path, tmp_
     main(dataset, tmp_path / "known True", "--resume", "--allow-changes", "--train.steps", "3")
     found = read_export(tmp_path / "known True")
     assert (set(found.training_tasks), found.facts["leak"]) == (both, leaks[:1]), "also after a change of data"
+    hidden = [f"{number:064x} {line.partition(' ')[2]}" for number, line in enumerate(export.training_tasks)]
+    write_export(tmp_path / "hidden", replace(export, training_tasks=tuple(hidden)))
+    main(dataset, tmp_path / "once", "--init-from", str(tmp_path / "hidden"), "--train.steps", "1")
+    assert len(read_export(tmp_path / "once").training_tasks) == len(hidden), "the same pairs under another digest"
 
 
 def test_grown_data_are_named_refused_and_then_keep_their_rows(
