@@ -42,6 +42,7 @@ from data_prep.store import ArcStore, load
 # The paper's way at a size for two cores, from which the arms depart.
 BASE: Overrides = {
     "model": {"embedding_rows": "puzzle", "prefix": 1, "deep_steps": 2},
+    "halting": {"max_supervision_steps": 4},
     "train": {
         "batch_size": 64,
         "optimiser": "adam_atan2",
@@ -75,7 +76,7 @@ ARMS: dict[str, Overrides] = {
     "muon-own-colours": shared(optimiser="muon", lr=2e-3, own_colours=0.7),
     "muon-no-colours": shared(optimiser="muon", lr=2e-3, own_colours=1.0),
     "muon-rows-3e-3": shared(optimiser="muon", lr=2e-3, puzzle_lr=3e-3),
-    "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),  # arc1-tiny
+    "tiny": merged(shared(optimiser="muon", lr=2e-3, own_colours=0.7), {"model": {"deep_steps": 1}}),
     "tiny-fresh": FRESH,
     "tiny-fresh-4e-3": merged(FRESH, {"train": {"lr": 4e-3, "lr_min_ratio": 0.0}}),
     "tiny-fresh-rows-3e-3": merged(FRESH, {"train": {"puzzle_lr": 3e-3}}),

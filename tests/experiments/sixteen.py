@@ -25,7 +25,10 @@ from arc_trm.trainer import Trainer
 from data_prep.store import load
 
 TASKS = 16
-BASE: Overrides = {"train": {"precision": "bf16", "warmup_steps": 50, "lr_min_ratio": 1.0, "own_colours": 1.0}}
+BASE: Overrides = {
+    "halting": {"max_supervision_steps": 4},
+    "train": {"precision": "bf16", "warmup_steps": 50, "lr_min_ratio": 1.0, "own_colours": 1.0},
+}
 
 
 def overrides(words: list[str]) -> Overrides:
