@@ -8,6 +8,7 @@ and checkpoints are found by content below ROOT/input; ROOT is /kaggle, or what 
 the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
 """
 
+import argparse
 import os
 import shlex
 import signal
@@ -27,6 +28,7 @@ from submission.inputs import RERUN_SECONDS, affordable, find_challenges, is_rer
 from submission.package import read_bundle
 from submission.report import write_report
 from submission.settings import whole
+from submission.solve import read_arguments
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
@@ -48,19 +50,17 @@ Runner = Callable[[Sequence[str], Mapping[str, str], float], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Solve, check, rehearse; the status of solving. What it does not know itself goes to submission.solve."""
     root = Path(os.environ.get(ROOT_VARIABLE, "/kaggle"))
-    parser = command_line("submission.launch", __doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
-    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
-    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
-    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
-    words = [*(sys.argv[1:] if argv is None else argv), *shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))]
-    arguments, options = parser.parse_known_args([*note_bundle(root), *words])
+    text = os.environ.get(OPTIONS_VARIABLE, "")
+    try:
+        added = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{OPTIONS_VARIABLE}: found {text!r} ({error}), expected words as in a shell") from None
+    arguments, options = read_words([*note_bundle(root), *(sys.argv[1:] if argv is None else argv), *added])
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
     gpus = working_gpus()
     print(f"{'rerun' if is_rerun() else 'not the rerun'}, GPUs that work: {len(gpus)}", flush=True)
-    launch = Launch(gpus, ["--input", str(root / "input"), "--profile", "competition", *options])
+    launch = Launch(gpus, ["--input", str(root / "input"), *options])
     out = root / "working" / "submission.json"
     status = launch.solve(out, arguments.time_budget if is_rerun() else arguments.rehearsal_budget)
     score.main([str(out), "--check", "--challenges", str(find_challenges(root / "input"))])
@@ -72,6 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch.solve(rehearsal, arguments.rehearsal_budget, asked)
         show_rehearsal(rehearsal, votes)
     return status
+
+
+def read_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What this program is told, and the options of solving; ends with status 2 where either would be refused."""
+    parser = command_line("submission.launch", __doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
+    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
+    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
+    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
+    arguments, options = parser.parse_known_args(words)
+    options = ["--profile", "competition", *options]
+    read_arguments(options)
+    return arguments, options
 
 
 def show_rehearsal(submission: Path, candidates: Path) -> None:

@@ -121,13 +121,24 @@ def build_wheel(root: Path, scratch: Path) -> Path:
     return wheel
 
 
+def options_of_solving(text: str) -> list[str]:
+    """The words in `text`, for argparse; ends with status 2 where the notebook would refuse them."""
+    # Here, because launching reads bundles.
+    from submission.launch import read_words
+
+    words = shlex.split(text)
+    read_words(words)
+    return words
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = command_line("submission.package", __doc__)
     several = "a run folder or an export; may be given several times"
     parser.add_argument("--checkpoint", metavar="DIR", type=Path, required=True, action="append", help=several)
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
-    parser.add_argument("--options", metavar="WORDS", type=shlex.split, default=[], help="for submission.solve there")
+    words = "for submission.solve there"
+    parser.add_argument("--options", metavar="WORDS", type=options_of_solving, default=[], help=words)
     arguments = parser.parse_args(argv)
     bundle = write_bundle(arguments.checkpoint, arguments.out, arguments.options)
     size = sum(path.stat().st_size for path in bundle.files) / 1e6

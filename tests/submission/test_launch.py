@@ -220,6 +220,20 @@ def test_the_rerun_solves_alone_and_has_all_the_time(
     assert words[words.index("--profile") + 1] == "competition"
 
 
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [("--votes '7", InputError, "ARC_TRM_OPTIONS: found"), ("--vootes 7", SystemExit, "2")],
+)
+def test_options_that_solving_would_refuse_end_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[BaseException], said: str
+) -> None:
+    monkeypatch.setenv("ARC_TRM_KAGGLE_ROOT", str(tmp_path))
+    monkeypatch.setenv("ARC_TRM_OPTIONS", text)
+    with pytest.raises(error, match=said):
+        launch.main([])
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_invalid_file_is_told(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     make_layout(tmp_path, "2025", tiny_tasks(2))
     monkeypatch.setenv(launch.ROOT_VARIABLE, str(tmp_path))

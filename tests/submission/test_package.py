@@ -120,6 +120,24 @@ def test_options_travel_with_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
     assert read_bundle(tmp_path / "b").manifest["options"] == ["--votes", "7", "--seed", "3"]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--vootes 7", "unrecognized arguments: --vootes 7"),
+        ("--votes many", "argument --votes: found 'many'"),
+        ("--votes '7", "argument --options: invalid"),
+        ("--rehearsal-budget soon", "argument --rehearsal-budget: found 'soon'"),
+    ],
+)
+def test_options_that_the_notebook_would_refuse_are_not_packed(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, said: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        package.main(["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b"), "--options", options])
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
 def test_an_export_that_a_kill_set_aside_is_packed(bundle: Bundle, tmp_path: Path) -> None:
     folder = make_export(tmp_path / "run" / "export", tiny_tasks())
     folder.rename(set_aside(folder))
