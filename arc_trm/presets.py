@@ -40,12 +40,12 @@ FAST_BOARDS: Overrides = {
     "train": {"lr_min_ratio": 0.0},
 }
 # Hours on one or two CPU cores, for tasks on the smallest canvas: what the demo's export is an example of. With n = 1
-# and two supervision steps a slow machine sees many more examples; n = 2 or four steps learned about half as fast.
+# and one supervision step every step sees fresh examples; more of either learned more slowly (docs/results.md).
 TINY: Overrides = merged(
     merged(SMALL, FAST),
     {
         "model": {"latent_steps": 1, "deep_steps": 1, "prefix": 12},
-        "halting": {"max_supervision_steps": 2, "token_loss": "softmax"},
+        "halting": {"max_supervision_steps": 1, "token_loss": "softmax"},
         "train": {"batch_size": 64, "steps": 7000, "lr": 2e-3, "lr_min_ratio": 0.1, "compile": True},
     },
 )
