@@ -8,7 +8,6 @@ and checkpoints are found by content below ROOT/input; ROOT is /kaggle, or what 
 the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
 """
 
-import argparse
 import os
 import shlex
 import signal
@@ -20,15 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.files import MANIFEST, InputError, command_line, run_program, write_json
+from data_prep.files import MANIFEST, InputError, run_program, write_json
 from data_prep.progress import duration_text
 from submission import score
-from submission.clock import duration
-from submission.inputs import RERUN_SECONDS, affordable, find_challenges, is_rerun
+from submission.inputs import affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.report import write_report
-from submission.settings import whole
-from submission.solve import read_arguments
+from submission.settings import read_launch_arguments
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
@@ -55,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         added = shlex.split(text)
     except ValueError as error:
         raise InputError(f"{OPTIONS_VARIABLE}: found {text!r} ({error}), expected words as in a shell") from None
-    arguments, options = read_words([*note_bundle(root), *(sys.argv[1:] if argv is None else argv), *added])
+    words = [*note_bundle(root), *(sys.argv[1:] if argv is None else argv), *added]
+    arguments, options = read_launch_arguments(words, __doc__)
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
     gpus = working_gpus()
@@ -72,20 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch.solve(rehearsal, arguments.rehearsal_budget, asked)
         show_rehearsal(rehearsal, votes)
     return status
-
-
-def read_words(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What this program is told, and the options of solving; ends with status 2 where either would be refused."""
-    parser = command_line("submission.launch", __doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
-    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
-    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
-    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
-    arguments, options = parser.parse_known_args(words)
-    options = ["--profile", "competition", *options]
-    read_arguments(options)
-    return arguments, options
 
 
 def show_rehearsal(submission: Path, candidates: Path) -> None:

@@ -30,6 +30,7 @@ from data_prep.files import (
     standing_json,
     verify_digests,
 )
+from submission.settings import read_launch_arguments
 
 FORMAT, VERSION = "arc-trm-bundle", 1
 NOTEBOOK = "kaggle_submission.ipynb"
@@ -123,11 +124,8 @@ def build_wheel(root: Path, scratch: Path) -> Path:
 
 def options_of_solving(text: str) -> list[str]:
     """The words in `text`, for argparse; ends with status 2 where the notebook would refuse them."""
-    # Here, because launching reads bundles.
-    from submission.launch import read_words
-
     words = shlex.split(text)
-    read_words(words)
+    read_launch_arguments(words)
     return words
 
 

@@ -1,12 +1,15 @@
-"""How to adapt and predict: the settings of solving and their command-line options, without torch."""
+"""How to adapt and predict: the settings of solving, and the command lines of solving and launching, without torch."""
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from data_prep import files
-from submission.inputs import RERUN_SECONDS
+from submission.clock import duration
+from submission.inputs import KAGGLE_INPUT, RERUN_SECONDS, affordable
 
 whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
 
@@ -37,6 +40,7 @@ def _option(default: Any, text: str, **words: Any) -> Any:
 
 COUNT, AMOUNT, SHARE = ({"type": kind, "metavar": "N"} for kind in (whole, amount, share))
 SWITCH = {"action": argparse.BooleanOptionalAction}
+AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
 # Options that go together: what the best public run with this model did at test time.
 PROFILES: dict[str, dict[str, Any]] = {
@@ -89,3 +93,65 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("adaptation and prediction")
     for f in fields(Settings):
         group.add_argument(f"--{f.name.replace('_', '-')}", **f.metadata)
+
+
+# Command lines --------------------------------------------------------------------------------------------
+
+
+def read_solve_arguments(words: Sequence[str] | None, description: str | None = None) -> argparse.Namespace:
+    """The command line of submission.solve, where a profile only changes what is not said."""
+    made = solve_parser(description)
+    profile = made.parse_known_args(words)[0].profile
+    made.set_defaults(**PROFILES.get(profile, {}))
+    arguments = made.parse_args(words)
+    if arguments.rehearse == AFFORDABLE:
+        arguments.rehearse = affordable(arguments.time_budget / (1 if arguments.fold else max(1, arguments.folds)))
+    return arguments
+
+
+def solve_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of submission.solve."""
+    made = files.command_line("submission.solve", description)
+    add = made.add_argument
+    add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
+    several = "a run folder, an export or its JSON file; several times: they share the time, their votes add up"
+    add("--checkpoint", metavar="DIR", type=Path, action="append", help=several)
+    add("--input", metavar="DIR", type=Path, default=KAGGLE_INPUT, help=f"where files are mounted ({KAGGLE_INPUT})")
+    add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
+    add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
+    add("--resume", action="store_true", help="go on from the state that an earlier process left beside --out")
+    add("--profile", choices=PROFILES, help="competition: T = 4, 10 supervision steps, compiled, 11h45m")
+    add("--plan", action="store_true", help="print what would be done in the time, and do nothing")
+    add("--rate", metavar="N", type=amount, default=0.0, help="for --plan: training examples a second (measured here)")
+    add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs that reach --rate (this machine)")
+    add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
+    add(
+        "--rehearse",
+        metavar="N",
+        type=positive,
+        nargs="?",
+        const=AFFORDABLE,
+        help="solve and score N public tasks (as many as get the time that one has in the rerun), shaped like the "
+        "competition's, that the checkpoint has not seen; they are written beside --out",
+    )
+    folds = "rehearse so often, on other tasks with another seed each; they share the time. Mean and interval"
+    add("--folds", metavar="K", type=files.whole(2, 10), default=0, help=folds)
+    add("--fold", metavar="K", type=files.whole(1, 10), default=0, help="only this one of the folds")
+    void = "where the checkpoint has seen every public task, rehearse all the same; the score is void or flattering"
+    add("--allow-seen", action="store_true", help=void)
+    add_settings(made)
+    return made
+
+
+def read_launch_arguments(words: Sequence[str], description: str | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """What submission.launch is told, and its options of solving; ends with status 2 where either would be refused."""
+    parser = files.command_line("submission.launch", description, allow_abbrev=False)
+    add = parser.add_argument
+    add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
+    add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
+    tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
+    add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
+    arguments, options = parser.parse_known_args(words)
+    options = ["--profile", "competition", *options]
+    read_solve_arguments(options)
+    return arguments, options

@@ -23,25 +23,24 @@ from typing import Any
 
 from arc_trm.vote import Ranked
 from data_prep import files
-from data_prep.files import InputError, command_line, refuse_input, run_program, standing_json, write_atomic
+from data_prep.files import InputError, refuse_input, run_program, standing_json, write_atomic
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission
-from submission.clock import RunClock, duration
-from submission.inputs import KAGGLE_INPUT, affordable, choose_rehearsal, find_challenges, find_exports, is_rerun, scale
+from submission.clock import RunClock
+from submission.inputs import choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.score import known_scores
-from submission.settings import PROFILES, Settings, add_settings, amount, positive, whole
+from submission.settings import Settings, read_solve_arguments
 from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, read_submission, remarks
 
-AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end
 
 
 def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     """Read, write fallbacks, solve, report; the exit status. `watched`: end the whole process when it hangs."""
     clock = RunClock()
-    arguments = read_arguments(argv)
+    arguments = read_solve_arguments(argv, __doc__)
     refuse_clashes(arguments)
     if arguments.folds and not arguments.fold and not is_rerun():
         from submission.folds import rehearse_folds  # starts this program again
@@ -237,51 +236,6 @@ def report(file: SubmissionFile, clock: RunClock) -> None:
     lines += [] if scores is None else scores.lines()
     did = "wrote" if file.votes >= file.least_votes else "kept"
     print("\n".join([*lines, f"{did} {file.path}: {file.written.summary}"]), flush=True)
-
-
-def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, where a profile only changes what is not said."""
-    made = parser()
-    profile = made.parse_known_args(argv)[0].profile
-    made.set_defaults(**PROFILES.get(profile, {}))
-    arguments = made.parse_args(argv)
-    if arguments.rehearse == AFFORDABLE:
-        arguments.rehearse = affordable(arguments.time_budget / (1 if arguments.fold else max(1, arguments.folds)))
-    return arguments
-
-
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = command_line("submission.solve", __doc__)
-    add = made.add_argument
-    add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
-    several = "a run folder, an export or its JSON file; several times: they share the time, their votes add up"
-    add("--checkpoint", metavar="DIR", type=Path, action="append", help=several)
-    add("--input", metavar="DIR", type=Path, default=KAGGLE_INPUT, help=f"where files are mounted ({KAGGLE_INPUT})")
-    add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
-    add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
-    add("--resume", action="store_true", help="go on from the state that an earlier process left beside --out")
-    add("--profile", choices=PROFILES, help="competition: T = 4, 10 supervision steps, compiled, 11h45m")
-    add("--plan", action="store_true", help="print what would be done in the time, and do nothing")
-    add("--rate", metavar="N", type=amount, default=0.0, help="for --plan: training examples a second (measured here)")
-    add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs that reach --rate (this machine)")
-    add("--candidates", metavar="FILE", type=Path, help="also keep all votes in this file (.npz)")
-    add(
-        "--rehearse",
-        metavar="N",
-        type=positive,
-        nargs="?",
-        const=AFFORDABLE,
-        help="solve and score N public tasks (as many as get the time that one has in the rerun), shaped like the "
-        "competition's, that the checkpoint has not seen; they are written beside --out",
-    )
-    folds = "rehearse so often, on other tasks with another seed each; they share the time. Mean and interval"
-    add("--folds", metavar="K", type=files.whole(2, 10), default=0, help=folds)
-    add("--fold", metavar="K", type=files.whole(1, 10), default=0, help="only this one of the folds")
-    void = "where the checkpoint has seen every public task, rehearse all the same; the score is void or flattering"
-    add("--allow-seen", action="store_true", help=void)
-    add_settings(made)
-    return made
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Imports only go left: data_prep <- arc_trm <- submission <- notebooks."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,26 @@ def all_violations(repository: Path) -> list[str]:
 
 def test_no_import_points_right() -> None:
     assert all_violations(REPOSITORY) == []
+
+
+def sorted_modules(sources: Iterable[tuple[str, str]]) -> list[str]:
+    """The modules, each after all that it imports; raises CycleError where imports, also late ones, go in a circle."""
+    trees = {path.removesuffix(".py").replace("/", "."): ast.parse(code) for path, code in sources}
+    graph = {
+        name: [other for other in trees if other != name and any(within(m, (other,)) for m in imported_modules(tree))]
+        for name, tree in trees.items()
+    }
+    return list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_imports_do_not_go_in_circles() -> None:
+    assert len(sorted_modules(sources(REPOSITORY))) > 50
+
+
+def test_a_circle_inside_functions_is_found() -> None:
+    circle = [("a/b.py", "from a import c"), ("a/c.py", "def late():\n    from a.b import name")]
+    with pytest.raises(graphlib.CycleError):
+        sorted_modules(circle)
 
 
 def test_all_rooms_are_looked_at() -> None:

@@ -12,6 +12,7 @@ from submission import folds, solve
 from submission.folds import fold_lines, wilson
 from submission.inputs import RERUN_VARIABLE
 from submission.launch import Launch
+from submission.settings import read_solve_arguments
 from tests.conftest import ENDLESS
 from tests.submission.kaggle_layout import make_layout
 from tests.submission.tiny import QUICK, assert_valid, tiny_tasks
@@ -67,7 +68,7 @@ def test_folds_are_runs_of_their_own(
     with pytest.raises(InputError, match="expected neither --plan nor a launcher"):
         solve.main([*words, "--folds", "2", "--plan"])
     assert solve.main([*words, "--folds", "2"]) == 0
-    first, again, second = map(solve.read_arguments, started)
+    first, again, second = map(read_solve_arguments, started)
     assert (first.seed, again.seed, second.seed) == (3, 3, 4)
     assert (first.rehearse, first.time_budget) == (2, 12 * 3600)
     assert again.resume
@@ -86,7 +87,7 @@ def test_folds_are_runs_of_their_own(
 
 def test_folds_share_the_time_and_so_the_tasks() -> None:
     said = (["--rehearse"], ["--rehearse", "--folds", "5"], ["--rehearse", "--folds", "5", "--fold", "2"])
-    read = [solve.read_arguments([*words, "--time-budget", "5h"]) for words in (*said, ["--rehearse", "11"])]
+    read = [read_solve_arguments([*words, "--time-budget", "5h"]) for words in (*said, ["--rehearse", "11"])]
     assert [arguments.rehearse for arguments in read] == [102, 20, 102, 11]
 
 

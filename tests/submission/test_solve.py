@@ -21,7 +21,7 @@ from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
 from submission.attempts import draft_submission
 from submission.schedule import Unit
-from submission.settings import Settings, add_settings
+from submission.settings import Settings, add_settings, read_solve_arguments
 from submission.solver import Solver
 from submission.submission_file import read_submission
 from tests.conftest import ENDLESS
@@ -324,12 +324,12 @@ def test_a_plan_is_printed_and_nothing_is_done(files: dict[str, str], capsys: py
 
 
 def test_a_profile_changes_what_is_not_said() -> None:
-    plain, profile = solve.read_arguments([]), solve.read_arguments(["--profile", "competition"])
+    plain, profile = read_solve_arguments([]), read_solve_arguments(["--profile", "competition"])
     assert (plain.deep_steps, plain.supervision_steps, plain.compile, plain.time_budget) == (0, 0, False, 600)
     assert (profile.deep_steps, profile.supervision_steps, profile.compile) == (4, 10, True)
     assert profile.time_budget == 11.75 * 3600
     options = ["--deep-steps", "2", "--no-compile", "--time-budget", "5m"]
-    said = solve.read_arguments([*options, "--profile", "competition"])
+    said = read_solve_arguments([*options, "--profile", "competition"])
     assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, 10, False, 300)
 
 
