@@ -45,6 +45,8 @@ class ModelConfig:
     """How positions exchange information: self-attention, or an MLP over tokens (fixed length)."""
     positions: Literal["sequence", "grid"] = "sequence"
     """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
+    convolution: bool = False
+    """Every block begins its second half by adding to each cell what a 3×3 depthwise convolution makes of it."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
     latent_steps: int = within(6, 1)
@@ -209,8 +211,12 @@ def check_config(config: RunConfig) -> None:
         raise InputError(
             f"model.heads: {config.model.heads} heads of {head_size} numbers, expected a multiple of {turned} numbers"
         )
-    if config.model.positions == "grid" and math.isqrt(config.model.seq_len) ** 2 != config.model.seq_len:
-        raise InputError(f"model.seq_len: found {config.model.seq_len}, expected a square for model.positions grid")
+    for setting, set_so in (
+        ("positions grid", config.model.positions == "grid"),
+        ("convolution", config.model.convolution),
+    ):
+        if set_so and math.isqrt(config.model.seq_len) ** 2 != config.model.seq_len:
+            raise InputError(f"model.seq_len: found {config.model.seq_len}, expected a square for model.{setting}")
 
 
 def from_json(kind: type[Config], values: Any, where: str) -> Config:

@@ -27,8 +27,7 @@ from accelerate.utils import DistributedType, InitProcessGroupKwargs, LoggerType
 from torch import nn
 
 from arc_trm.config import ModelConfig
-from arc_trm.layers import Network
-from arc_trm.model import rotary_angles
+from arc_trm.model import network, rotary_angles
 from data_prep.files import InputError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -160,7 +159,7 @@ def bf16_is_faster(model: ModelConfig) -> bool:
     Some CPUs have bf16, others emulate it and are a hundred times slower: a small product tells the latter at once.
     """
     length = model.prefix + model.seq_len
-    net = Network(model.layers, model.hidden, model.heads, model.expansion, length, model.mixer)
+    net = network(model, model.layers)
     rotary = rotary_angles(model) if model.mixer == "attention" else None
 
     def product(dtype: torch.dtype) -> object:

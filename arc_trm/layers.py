@@ -1,10 +1,11 @@
-"""The layers of the one small network: RMS norm, rotary positions, attention, SwiGLU, token mixer, block.
+"""The layers of the one small network: RMS norm, rotary positions, attention, SwiGLU, token mixer, convolution, block.
 
 Shapes: b batch rows, l positions, d hidden size, h heads, k head size. Weights stay in float32; every layer
 computes in the precision of its input, so the model decides it once, where the input is embedded.
 """
 
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -108,16 +109,40 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
+class Convolution(nn.Module):
+    """x + what a 3×3 depthwise convolution makes of the square canvas behind `prefix` positions, which it leaves alone.
+
+    It begins with zeros, as the identity. Beyond the edge of the canvas all is zero.
+    """
+
+    def __init__(self, size: int, prefix: int) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.weight = nn.Parameter(torch.zeros(size, 1, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[b, l, d] to [b, l, d]."""
+        front, canvas = x[:, : self.prefix], x[:, self.prefix :]
+        side, size = math.isqrt(canvas.shape[1]), x.shape[2]
+        cells = canvas.transpose(1, 2).reshape(len(x), size, side, side)
+        near = F.conv2d(cells, self.weight.to(x.dtype), padding=1, groups=size)
+        return torch.cat((front, canvas + near.flatten(2).transpose(1, 2)), dim=1)
+
+
 class Block(nn.Module):
     """Mix over positions, then over features; each step adds and then normalises (post-norm, no gain).
 
-    `mixer` is "attention" or "mlp" (a SwiGLU across the positions; its norm runs over the positions too).
+    `mixer` is "attention" or "mlp" (a SwiGLU across the positions; its norm runs over the positions too). With
+    `canvas_from`, the position at which a square canvas begins, its cells see their neighbours before the features mix.
     """
 
-    def __init__(self, size: int, heads: int, expansion: float, length: int, mixer: str) -> None:
+    def __init__(
+        self, size: int, heads: int, expansion: float, length: int, mixer: str, canvas_from: int | None = None
+    ) -> None:
         super().__init__()
         self.mixer = mixer
         self.mix_tokens = Attention(size, heads) if mixer == "attention" else SwiGLU(length, expansion)
+        self.mix_neighbours = None if canvas_from is None else Convolution(size, canvas_from)
         self.mix_features = SwiGLU(size, expansion)
 
     def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
@@ -128,15 +153,17 @@ class Block(nn.Module):
             # Copied there and back: the products of transposed tensors would be one small product a row of the batch.
             columns = x.transpose(1, 2).contiguous()
             x = rms_norm(self.mix_tokens(columns)).transpose(1, 2).contiguous()
+        if self.mix_neighbours is not None:
+            x = self.mix_neighbours(x)
         return rms_norm(self.mix_features(x))
 
 
 class Network(nn.Module):
     """The small network of the recursion: blocks applied to a state [b, l, d] with the other terms added to it."""
 
-    def __init__(self, layers: int, size: int, heads: int, expansion: float, length: int, mixer: str) -> None:
+    def __init__(self, blocks: Iterable[Block]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(size, heads, expansion, length, mixer) for _ in range(layers))
+        self.blocks = nn.ModuleList(blocks)
 
     def forward(self, state: Tensor, rotary: Tensor | None) -> Tensor:
         """[b, l, d] to [b, l, d]."""

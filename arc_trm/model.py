@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
-from arc_trm.layers import Linear, Network, rotary_table, truncated_normal, wide
+from arc_trm.layers import Block, Linear, Network, rotary_table, truncated_normal, wide
 
 HALTING_BIAS = -5.0
 
@@ -52,6 +52,14 @@ def rotary_angles(config: ModelConfig) -> Tensor:
     return rotary_table(torch.stack((rows, columns), dim=1), head_size)
 
 
+def network(config: ModelConfig, layers: int) -> Network:
+    """A network of that many blocks, for the prefix and the canvas of `config`."""
+    length = config.prefix + config.seq_len
+    shape = (config.hidden, config.heads, config.expansion, length, config.mixer)
+    canvas_from = config.prefix if config.convolution else None
+    return Network(Block(*shape, canvas_from) for _ in range(layers))
+
+
 class RecursiveModel(nn.Module):
     """One member of the family, as its `ModelConfig` describes it."""
 
@@ -60,11 +68,9 @@ class RecursiveModel(nn.Module):
         self.config = config
         d, v = config.hidden, config.vocab_size
         self.token_embedding = nn.Parameter(truncated_normal((v, d), 1 / math.sqrt(d)))
-        length = config.prefix + config.seq_len
-        shape = (d, config.heads, config.expansion, length, config.mixer)
-        self.net = Network(config.layers, *shape)
+        self.net = network(config, config.layers)
         # Registered only where there are two, so that no tensor has two names in the state dict.
-        self.second_net = Network(config.answer_layers, *shape) if config.answer_layers else None
+        self.second_net = network(config, config.answer_layers) if config.answer_layers else None
         if config.embedding_rows == "task":
             # What the model is told of a view: its dihedral element, and which colour stands for which of the task's.
             self.dihedral_embedding = nn.Parameter(truncated_normal((8, d), 1 / math.sqrt(d)))

@@ -44,7 +44,7 @@ FAST_BOARDS: Overrides = {
 TINY: Overrides = merged(
     merged(SMALL, FAST),
     {
-        "model": {"latent_steps": 1, "deep_steps": 1, "prefix": 12},
+        "model": {"latent_steps": 1, "deep_steps": 1, "prefix": 12, "convolution": True},
         "halting": {"max_supervision_steps": 1, "token_loss": "softmax"},
         "train": {"batch_size": 64, "steps": 7000, "lr": 2e-3, "lr_min_ratio": 0.1, "compile": True},
     },

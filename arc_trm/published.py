@@ -75,7 +75,7 @@ def initial_names(model: ModelConfig) -> tuple[str, ...]:
 
 def check_published(model: ModelConfig, where: str) -> None:
     """Raise InputError for a model that the published code cannot hold."""
-    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle")):
+    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle"), ("convolution", False)):
         found = getattr(model, setting)
         if found != value:
             raise InputError(f"{where}: model.{setting} {found}, the published code knows {value} alone")

@@ -188,11 +188,18 @@ def trained_so_far(
 def load_export(trainer: Trainer, exported: Export) -> int:
     """Take an export's weights, and its embedding rows where it names those of `trainer.names`.
 
-    All other rows start from its mean embedding. Returns how many are known; raises InputError where sizes differ.
+    All other rows start from its mean embedding, and a convolution that it lacks from zero, which changes no answer.
+    Returns how many are known; raises InputError where sizes differ.
     """
-    if changes := model_differences(exported.model, trainer.config.model):
+    asked = trainer.config.model
+    grown = replace(exported.model, convolution=exported.model.convolution or asked.convolution)
+    if changes := model_differences(grown, asked):
         raise InputError(f"the export's model differs: {'; '.join(changes)}")
-    load_weights(trainer.model, exported.weights)
+    weights = dict(exported.weights)
+    if grown != exported.model:
+        own = trainer.model.state_dict()
+        weights |= {name: torch.zeros_like(own[name]) for name in own if ".mix_neighbours." in name}
+    load_weights(trainer.model, weights)
     if trainer.ema is not None:
         trainer.ema.update(0.0)  # the averages are the weights
     table, mean = trainer.embedding.table, exported.puzzle_mean

@@ -55,6 +55,7 @@ def test_wrong_settings_are_named(kind, values, message):
         ({"hidden": 30, "heads": 2}, "2 heads of 15 numbers, expected a multiple of 2 numbers"),
         ({"hidden": 12, "heads": 2, "positions": "grid"}, "2 heads of 6 numbers, expected a multiple of 4 numbers"),
         ({"seq_len": 26, "positions": "grid"}, "model.seq_len: found 26, expected a square for model.positions grid"),
+        ({"seq_len": 26, "convolution": True}, "model.seq_len: found 26, expected a square for model.convolution"),
     ],
 )
 def test_settings_that_do_not_go_together_are_named(model, message):

@@ -1,5 +1,6 @@
 """The layers, against formulas and the plain reference."""
 
+import itertools
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from arc_trm.layers import (
     Block,
+    Convolution,
     Linear,
     SwiGLU,
     gated,
@@ -110,6 +112,39 @@ def test_token_mixer_normalises_over_the_positions():
     normed = rms_norm(block.mix_tokens(columns))
     assert torch.allclose(normed.square().mean(-1), torch.ones(B, D), atol=1e-3)
     assert normed.shape == (B, D, L)
+
+
+def test_the_convolution_adds_to_every_cell_of_the_canvas_what_its_neighbours_weigh():
+    prefix, side = 2, 5
+    convolution, x = Convolution(D, prefix), torch.randn(B, prefix + side**2, D)
+    assert torch.equal(convolution(x), x)
+    weight = torch.nn.init.normal_(convolution.weight.data)
+    found, canvas = convolution(x), x[:, prefix:].view(B, side, side, D)
+    assert torch.equal(found[:, :prefix], x[:, :prefix])
+    expected = canvas.clone()
+    for row, column, i, j in itertools.product(range(side), range(side), range(3), range(3)):
+        above, left = row + i - 1, column + j - 1
+        if 0 <= above < side and 0 <= left < side:
+            expected[:, row, column] += weight[:, 0, i, j] * canvas[:, above, left]
+    assert torch.allclose(found[:, prefix:].view(B, side, side, D), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "mlp"])
+def test_a_block_convolves_between_its_two_halves(mixer):
+    length = 3 + 4**2
+    block, plain = Block(6, 1, 1.0, length, mixer, canvas_from=3), Block(6, 1, 1.0, length, mixer)
+    missing = block.load_state_dict(plain.state_dict(), strict=False).missing_keys
+    assert missing == ["mix_neighbours.weight"]
+    x, table = torch.randn(B, length, 6), rotary_table(torch.arange(length), 6)
+    assert torch.equal(block(x, table), plain(x, table))
+    torch.nn.init.normal_(block.mix_neighbours.weight)
+    if mixer == "attention":
+        middle = rms_norm(x + plain.mix_tokens(x, table))
+    else:
+        middle = rms_norm(plain.mix_tokens(x.transpose(1, 2).contiguous())).transpose(1, 2)
+    expected = rms_norm(plain.mix_features(block.mix_neighbours(middle.clone())))
+    assert torch.allclose(block(x, table), expected, atol=1e-6)
+    assert not torch.allclose(expected, plain(x, table), atol=1e-2)
 
 
 @pytest.mark.parametrize("mixer", ["attention", "mlp"])

@@ -193,7 +193,9 @@ def test_an_export_of_our_own_becomes_a_published_checkpoint(tmp_path):
         main(["export", str(tmp_path / "ours"), *out, "--identifiers", str(tmp_path / "names.json")])
 
 
-@pytest.mark.parametrize(("setting", "value"), [("embedding_rows", "task"), ("positions", "grid")])
+@pytest.mark.parametrize(
+    ("setting", "value"), [("embedding_rows", "task"), ("positions", "grid"), ("convolution", True)]
+)
 def test_what_the_published_code_lacks_is_not_exported_to_it(tmp_path, setting, value):
     model = replace(PRESETS["arc1"].model, hidden=24, heads=2, puzzle_width=7, seq_len=9, layers=1, **{setting: value})
     write_export(

@@ -534,6 +534,22 @@ def test_a_deeper_recursion_may_start_from_an_export_another_size_not(tmp_path: 
         start(tmp_path / "third", init_from=tmp_path / "nowhere")
 
 
+def test_a_convolution_may_be_added_to_an_export_and_begins_without_effect(tmp_path: Path) -> None:
+    go(tmp_path / "first")
+    convolution = with_settings(TINY, model={"convolution": True})
+    second, _ = start(tmp_path / "second", convolution, init_from=tmp_path / "first")
+    first = read_export(tmp_path / "first").weights
+    added = {name: weight for name, weight in second.model.state_dict().items() if name not in first}
+    assert set(added) == {f"net.blocks.{i}.mix_neighbours.weight" for i in range(TINY.model.layers)}
+    assert not any(weight.any() for weight in added.values())
+    assert all(torch.equal(second.model.state_dict()[name], weight) for name, weight in first.items())
+    go(tmp_path / "third", convolution, init_from=tmp_path / "first")
+    weights = read_export(tmp_path / "third").weights
+    assert all(weights[name].any() for name in added)
+    with pytest.raises(InputError, match="the export's model differs: convolution: True, now False"):
+        start(tmp_path / "fourth", init_from=tmp_path / "third")
+
+
 def test_a_resumed_run_does_not_start_from_its_export_again(tmp_path: Path) -> None:
     go(tmp_path / "first")
     _, reason = go(tmp_path / "second", init_from=tmp_path / "first", deadline=0.0)

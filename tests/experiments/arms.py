@@ -41,7 +41,7 @@ from data_prep.store import ArcStore, load
 
 # The paper's way at a size for two cores, from which the arms depart.
 BASE: Overrides = {
-    "model": {"embedding_rows": "puzzle", "prefix": 1, "latent_steps": 2, "deep_steps": 2},
+    "model": {"embedding_rows": "puzzle", "prefix": 1, "latent_steps": 2, "deep_steps": 2, "convolution": False},
     "halting": {"max_supervision_steps": 4},
     "train": {
         "batch_size": 64,
@@ -62,6 +62,7 @@ def shared(**train: Any) -> Overrides:
 
 
 FRESH = merged(shared(optimiser="muon", lr=2e-3), {"model": {"deep_steps": 1}})
+ONE_STEP = merged(FRESH, {"model": {"latent_steps": 1}, "halting": {"max_supervision_steps": 1}})
 ARMS: dict[str, Overrides] = {
     "paper-rows": {},
     "paper-rows-1e-3": {"train": {"lr": 1e-3}},
@@ -83,7 +84,10 @@ ARMS: dict[str, Overrides] = {
     "tiny-fresh-n1": merged(FRESH, {"model": {"latent_steps": 1}}),
     "tiny-fresh-two-steps": merged(FRESH, {"halting": {"max_supervision_steps": 2}}),
     "tiny-fresh-n1-two-steps": merged(FRESH, {"model": {"latent_steps": 1}, "halting": {"max_supervision_steps": 2}}),
-    "tiny-fresh-n1-one-step": merged(FRESH, {"model": {"latent_steps": 1}, "halting": {"max_supervision_steps": 1}}),
+    "tiny-fresh-n1-one-step": ONE_STEP,
+    "one-step-convolution": merged(ONE_STEP, {"model": {"convolution": True}}),
+    "one-step-two-networks": merged(ONE_STEP, {"model": {"answer_layers": 2}}),
+    "one-step-batch-32": merged(ONE_STEP, {"train": {"batch_size": 32}}),
     "muon-four-vectors": merged(shared(optimiser="muon", lr=2e-3), {"model": {"prefix": 15, "puzzle_width": 256}}),
 }
 VIEWS = 8  # of every held-out pair

@@ -26,7 +26,7 @@ from data_prep.store import load
 
 TASKS = 16
 BASE: Overrides = {
-    "model": {"latent_steps": 2},
+    "model": {"latent_steps": 2, "convolution": False},
     "halting": {"max_supervision_steps": 4},
     "train": {"precision": "bf16", "warmup_steps": 50, "lr_min_ratio": 1.0, "own_colours": 1.0},
 }
