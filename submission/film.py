@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     embedding, source = find_embedding(exported, task)
     side = choose_side(task) if exported.model.mixer == "attention" else CANVAS_SIDE
     frames = film(exported, embedding, task.tests[arguments.test].input, side)
-    print(f"task {task.task_id}, test {arguments.test}: {len(frames)} supervision steps on a canvas of side {side}")
+    steps = f"{len(frames)} supervision step{'s' if len(frames) > 1 else ''}"
+    print(f"task {task.task_id}, test {arguments.test}: {steps} on a canvas of side {side}")
     print(f"puzzle embedding: {source}\nleft the answer y; right of it the latent z through the output head")
     print("\n".join(show_steps(frames)))
     return 0

@@ -97,7 +97,7 @@ def test_the_demo_runs_with_the_shipped_export(
     outputs = sum(len(task.tests) for task in tasks)
     assert f"of {outputs} test outputs by the model's votes" in last[-2]
     assert "of all 419 of ARC-AGI-1 evaluation" in last[-2]
-    assert "supervision steps on a canvas of side 11" in said
+    assert "1 supervision step on a canvas of side 11" in said
     assert "puzzle embedding: the task's own" in said
     assert len((tmp_path / "demo/score.txt").read_text().splitlines()) == 3 + 3
     files = {"candidates.npz", "challenges.json", "solutions.json"}
