@@ -46,7 +46,7 @@ class ModelConfig:
     positions: Literal["sequence", "grid"] = "sequence"
     """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
     convolution: bool = False
-    """Every block begins its second half by adding to each cell what a 3×3 depthwise convolution makes of it."""
+    """Before its SwiGLU every block adds to each cell a 3×3 depthwise convolution of its surroundings."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
     latent_steps: int = within(6, 1)
