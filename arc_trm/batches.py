@@ -165,6 +165,7 @@ class ArcSource:
         groups: Integers | None = None,
         task_rows: bool = False,
         own_colours: float = 0.0,
+        mixed: bool = False,
     ) -> None:
         """See ArcBatches and Sampler; raises ValueError as they do. With `task_rows` views are drawn afresh."""
         self.sampler = Sampler(
@@ -175,6 +176,7 @@ class ArcSource:
             side=side,
             fresh_views=task_rows,
             own_colours=own_colours,
+            mixed=mixed,
         )
         self.batches = ArcBatches(store, device, side, groups, task_rows)
         self.batch_size, self.side, self.seq_len = self.sampler.batch_size, side, self.batches.seq_len
@@ -186,17 +188,21 @@ class ArcSource:
 
 
 def sources_by_side(
-    store: ArcStore, *, seed: int, batch_size: int, multiple: int = 1, **shared: Any
+    store: ArcStore, *, seed: int, batch_size: int, multiple: int = 1, mixed: bool = False, **shared: Any
 ) -> list[ArcSource]:
     """One source for every canvas size of the groups that train, smallest first, sharing `batch_size` slots.
 
-    Every size gets a positive multiple of `multiple` slots (so that as many processes share them evenly), as
-    close as that allows to its part of the training pairs: an epoch then takes every size about as many steps.
+    Every size gets a positive multiple of `multiple` slots (so that as many processes share them evenly), as close as
+    that allows to its share. That is its part of the training pairs, so that an epoch takes every size about as many
+    steps. If `mixed`, a task weighs 1 / side, which lies between as many examples for every task and as much work.
     What else an ArcSource takes is `shared`. Raises ValueError when the slots cannot be shared so, or when there is
     nothing to train on.
     """
     sides = np.array([group.side for group in store.groups])
     sizes, examples = np.unique(sides[store.pair_groups[store.pair_training]], return_counts=True)
+    if mixed:
+        tasks = np.unique(store.pair_groups[store.pair_training])
+        examples = np.unique(sides[tasks], return_counts=True)[1] / sizes
     portions, rest = divmod(batch_size, multiple) if multiple > 0 else (0, 0)
     if rest or portions < len(sizes) or not len(sizes):
         raise ValueError(
@@ -214,6 +220,7 @@ def sources_by_side(
             batch_size=share,
             side=side,
             groups=np.flatnonzero(sides == side),
+            mixed=mixed,
             **shared,
         )
         for side, share in zip(sizes.tolist(), shares.tolist(), strict=True)
@@ -315,7 +322,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
             f"train.canvas {train.canvas} with model.mixer {config.model.mixer}: windows need attention, expected full"
         )
     settings: dict[str, Any] = {"seed": config.seed, "batch_size": train.batch_size, "device": device}
-    settings |= {"task_rows": task_rows, "own_colours": train.own_colours}
+    settings |= {"task_rows": task_rows, "own_colours": train.own_colours, "mixed": train.sampling == "mixed"}
     try:
         sources = sources_by_side(store, multiple=multiple, **settings) if windows else [ArcSource(store, **settings)]
     except ValueError as error:

@@ -46,7 +46,9 @@ class ModelConfig:
     positions: Literal["sequence", "grid"] = "sequence"
     """Rotary angles of attention: by place in the sequence (the paper), or half by row and half by column."""
     convolution: bool = False
-    """Before its SwiGLU every block adds to each cell a 3×3 depthwise convolution of its surroundings."""
+    """Before its SwiGLU every block adds to each canvas position a 3×3 depthwise convolution of its surroundings."""
+    patch: int = within(1, 1)
+    """Side of the square of cells that one canvas position holds; 1: a position for every cell (the paper)."""
     recursion: Recursion = "answer_and_latent"
     """What one latent recursion does."""
     latent_steps: int = within(6, 1)
@@ -72,6 +74,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         positions = self.prefix - self.view_positions
+        if self.patch > 1 and self.tied_embedding:
+            raise ValueError(f"tied_embedding reads one cell from a position, which holds {self.patch}x{self.patch}")
         if self.puzzle_width > positions * self.hidden:
             raise ValueError(
                 f"puzzle_width {self.puzzle_width} does not fit {positions} positions of {self.hidden} numbers"
@@ -81,6 +85,10 @@ class ModelConfig:
     def view_positions(self) -> int:
         """Positions at the end of the prefix that name an example's augmentation."""
         return VIEW_POSITIONS if self.embedding_rows == "task" else 0
+
+    def canvas_positions(self, tokens: int) -> int:
+        """Positions of a canvas of `tokens` cells; patches that reach beyond its edge are filled with PAD."""
+        return tokens if self.patch == 1 else math.ceil(math.isqrt(tokens) / self.patch) ** 2
 
     @property
     def features(self) -> int:
@@ -137,6 +145,9 @@ class TrainConfig:
     """Shuffle Sudokus and turn mazes (published command for mazes: no); an ARC dataset says so itself."""
     own_colours: float = within(0.7, 0, 1)
     """Share of the examples, and of the votes, in their task's own colours; for rows owned by tasks."""
+    sampling: Literal["visits", "mixed"] = "visits"
+    """Give a task's pairs one after the other (the published rule), or draw a task and one of its pairs for every
+    example, which gives a batch as many tasks as examples."""
     canvas: Literal["full", "sizes"] = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -214,6 +225,7 @@ def check_config(config: RunConfig) -> None:
     for setting, set_so in (
         ("positions grid", config.model.positions == "grid"),
         ("convolution", config.model.convolution),
+        ("patch", config.model.patch > 1),
     ):
         if set_so and math.isqrt(config.model.seq_len) ** 2 != config.model.seq_len:
             raise InputError(f"model.seq_len: found {config.model.seq_len}, expected a square for model.{setting}")

@@ -158,7 +158,7 @@ def bf16_is_faster(model: ModelConfig) -> bool:
 
     Some CPUs have bf16, others emulate it and are a hundred times slower: a small product tells the latter at once.
     """
-    length = model.prefix + model.seq_len
+    length = model.prefix + model.canvas_positions(model.seq_len)
     net = network(model, model.layers)
     rotary = rotary_angles(model) if model.mixer == "attention" else None
 

@@ -7,7 +7,8 @@ y once, `deep_recursion` repeats that and keeps a gradient only in its last pass
 A member of the family differs in three places: what one latent recursion does (`LATENT_RECURSIONS`), how many networks
 there are (`ModelConfig.answer_layers`), and how far the gradient reaches (`ModelConfig.gradient_updates`).
 
-Shapes: b batch rows, l canvas tokens, p embedding positions in front of them, d hidden size, v vocabulary.
+Shapes: b batch rows, l canvas cells, q canvas positions (q = l unless positions hold patches of cells), p embedding
+positions in front of them, d hidden size, v vocabulary.
 """
 
 import math
@@ -24,10 +25,11 @@ from torch.utils.checkpoint import checkpoint
 
 from arc_trm.config import ModelConfig
 from arc_trm.layers import Block, Linear, Network, rotary_table, truncated_normal, wide
+from data_prep.canvas import PAD
 
 HALTING_BIAS = -5.0
 
-# The state that recursion improves: y first, then the latents z (none where y is the only feature); each [b, p+l, d].
+# The state that recursion improves: y first, then the latents z (none where y is the only feature); each [b, p+q, d].
 State = tuple[Tensor, ...]
 
 
@@ -41,23 +43,40 @@ class Output(NamedTuple):
 
 
 def rotary_angles(config: ModelConfig) -> Tensor:
-    """Rotary angles [2, p+l, k] of the prefix and the whole canvas, for either kind of positions."""
+    """Rotary angles [2, p+q, k] of the prefix and the whole canvas, for either kind of positions."""
     prefix, head_size = config.prefix, config.hidden // config.heads
+    canvas = config.canvas_positions(config.seq_len)
     if config.positions == "sequence":
-        return rotary_table(torch.arange(prefix + config.seq_len), head_size)
-    cells, side = torch.arange(config.seq_len), math.isqrt(config.seq_len)
+        return rotary_table(torch.arange(prefix + canvas), head_size)
+    places = torch.arange(canvas)
+    side = math.isqrt(canvas)
     # The prefix stands left of the canvas, in a row above it.
-    rows = torch.cat((torch.full((prefix,), -1), cells // side))
-    columns = torch.cat((torch.arange(-prefix, 0), cells % side))
+    rows = torch.cat((torch.full((prefix,), -1), places // side))
+    columns = torch.cat((torch.arange(-prefix, 0), places % side))
     return rotary_table(torch.stack((rows, columns), dim=1), head_size)
 
 
 def network(config: ModelConfig, layers: int) -> Network:
     """A network of that many blocks, for the prefix and the canvas of `config`."""
-    length = config.prefix + config.seq_len
+    length = config.prefix + config.canvas_positions(config.seq_len)
     shape = (config.hidden, config.heads, config.expansion, length, config.mixer)
     canvas_from = config.prefix if config.convolution else None
     return Network(Block(*shape, canvas_from) for _ in range(layers))
+
+
+def patches(canvas: Tensor, patch: int) -> Tensor:
+    """Cells [b, q, patch²] of the q patches of square canvases [b, l], filled with PAD beyond their edge."""
+    side = math.isqrt(canvas.shape[1])
+    count = math.ceil(side / patch)
+    filled = F.pad(canvas.view(-1, side, side), (0, count * patch - side) * 2, value=PAD)
+    return filled.view(-1, count, patch, count, patch).transpose(2, 3).reshape(-1, count**2, patch**2)
+
+
+def unpatched(values: Tensor, patch: int, tokens: int) -> Tensor:
+    """Values [b, l, v] of the l = `tokens` cells from those of their patches [b, q, patch² · v]: undoes `patches`."""
+    side, count = math.isqrt(tokens), math.isqrt(values.shape[1])
+    cells = values.view(-1, count, count, patch, patch, values.shape[-1] // patch**2).transpose(2, 3)
+    return cells.reshape(-1, count * patch, count * patch, cells.shape[-1])[:, :side, :side].flatten(1, 2)
 
 
 class RecursiveModel(nn.Module):
@@ -75,7 +94,8 @@ class RecursiveModel(nn.Module):
             # What the model is told of a view: its dihedral element, and which colour stands for which of the task's.
             self.dihedral_embedding = nn.Parameter(truncated_normal((8, d), 1 / math.sqrt(d)))
             self.colour_embedding = nn.Parameter(truncated_normal((config.view_positions - 1, d), 1 / math.sqrt(d)))
-        self.output_head = None if config.tied_embedding else Linear(d, v)
+        self.patch_projection = Linear(config.patch**2 * d, d) if config.patch > 1 else None
+        self.output_head = None if config.tied_embedding else Linear(d, config.patch**2 * v)
         self.halting_head = Linear(d, 2, bias=True)
         with torch.no_grad():
             self.halting_head.weight.zero_()
@@ -93,12 +113,12 @@ class RecursiveModel(nn.Module):
         return self.net if self.second_net is None else self.second_net
 
     def initial_state(self, batch: int, tokens: int, dtype: torch.dtype) -> State:
-        """The state that a fresh sequence starts from, for canvases of `tokens` tokens."""
-        shape = (batch, self.config.prefix + tokens, self.config.hidden)
+        """The state that a fresh sequence starts from, for canvases of `tokens` cells."""
+        shape = (batch, self.config.prefix + self.config.canvas_positions(tokens), self.config.hidden)
         return tuple(vector.to(dtype).expand(shape) for vector in self.initial)
 
     def embed(self, inputs: Tensor, puzzle: Tensor, dtype: torch.dtype, views: Tensor | None = None) -> Tensor:
-        """x [b, p+l, d] from tokens [b, l], puzzle embeddings [b, w] and views [b, 11].
+        """x [b, p+q, d] from tokens [b, l], puzzle embeddings [b, w] and views [b, 11].
 
         The puzzle embedding fills the first positions of the prefix, then zeros, the view the last ones: the vector
         of the dihedral element, and for every colour c of the task its own vector plus that of the token that stands
@@ -113,7 +133,21 @@ class RecursiveModel(nn.Module):
                 raise ValueError("a model whose embedding rows belong to tasks must be told the views")
             palette = F.embedding(views[:, 1:], tokens) + scale * self.colour_embedding
             parts += [F.embedding(views[:, :1], scale * self.dihedral_embedding), palette]
-        return torch.cat((*parts, F.embedding(inputs, tokens)), dim=1).to(dtype)
+        return torch.cat((*parts, self.embed_canvas(inputs, tokens)), dim=1).to(dtype)
+
+    def embed_canvas(self, inputs: Tensor, tokens: Tensor) -> Tensor:
+        """Canvas positions [b, q, d] of cells [b, l], from the embedding of every token [v, d].
+
+        A patch is the projection of its cells' embeddings, joined. Projected are the few tokens, once for every
+        place in a patch; its cells' projections are then looked up and added.
+        """
+        if self.patch_projection is None:
+            return F.embedding(inputs, tokens)
+        (v, d), size = tokens.shape, self.config.patch**2
+        places = self.patch_projection.weight.to(tokens.dtype).view(d, size, d)
+        projected = torch.einsum("vi,oki->kvo", tokens, places).reshape(size * v, d)
+        cells = patches(inputs, self.config.patch) + v * torch.arange(size, device=inputs.device)
+        return F.embedding(cells, projected).sum(2)
 
     def rotary(self, tokens: int, dtype: torch.dtype = torch.float32) -> Tensor | None:
         """Rotary angles for a canvas of `tokens` tokens: the whole canvas, or a square window at its corner (0, 0)."""
@@ -127,9 +161,9 @@ class RecursiveModel(nn.Module):
             return None
         if tokens == seq_len:
             return self.rotary_table.to(dtype)
-        side, window = math.isqrt(seq_len), math.isqrt(tokens)
+        side, window = (math.isqrt(self.config.canvas_positions(count)) for count in (seq_len, tokens))
         front, canvas = self.rotary_table[:, :prefix], self.rotary_table[:, prefix:]
-        canvas = canvas.view(2, side, side, -1)[:, :window, :window].reshape(2, tokens, -1)
+        canvas = canvas.view(2, side, side, -1)[:, :window, :window].reshape(2, window**2, -1)
         return torch.cat((front, canvas), dim=1).to(dtype)
 
     def forward(self, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None = None) -> Output:
@@ -144,14 +178,15 @@ class RecursiveModel(nn.Module):
         x = self.embed(inputs, puzzle, dtype, views)
         state = self.deep_recursion(x, state, self.rotary(inputs.shape[1], dtype))
         halting = self.halting_head(wide(state[0][:, 0]))
-        logits = self.answer(state[0][:, self.config.prefix :])
+        logits = self.answer(state[0][:, self.config.prefix :], inputs.shape[1])
         return Output(tuple(part.detach() for part in state), logits, halting[:, 0], halting[:, 1])
 
-    def answer(self, y: Tensor) -> Tensor:
-        """Logits [..., v] of the answer that y [..., d] holds."""
+    def answer(self, y: Tensor, tokens: int) -> Tensor:
+        """Logits [b, l, v] of the answer that the canvas positions y [b, q, d] hold, for a canvas of l = `tokens`."""
         if self.output_head is None:
             return F.linear(y, self.token_embedding.to(y.dtype))
-        return self.output_head(y)
+        logits = self.output_head(y)
+        return logits if self.config.patch == 1 else unpatched(logits, self.config.patch, tokens)
 
     def deep_recursion(self, x: Tensor, state: State, rotary: Tensor | None) -> State:
         """T latent recursions; all but the last only move the state and leave no gradient."""

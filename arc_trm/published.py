@@ -75,7 +75,8 @@ def initial_names(model: ModelConfig) -> tuple[str, ...]:
 
 def check_published(model: ModelConfig, where: str) -> None:
     """Raise InputError for a model that the published code cannot hold."""
-    for setting, value in (("positions", "sequence"), ("embedding_rows", "puzzle"), ("convolution", False)):
+    published = {"positions": "sequence", "embedding_rows": "puzzle", "convolution": False, "patch": 1}
+    for setting, value in published.items():
         found = getattr(model, setting)
         if found != value:
             raise InputError(f"{where}: model.{setting} {found}, the published code knows {value} alone")

@@ -16,11 +16,13 @@ from data_prep.store import ArcStore
 Integers = NDArray[np.int64]
 RandomBits = NDArray[np.uint64]
 
-# Whole epochs are planned together until a plan holds about this many examples: the fixed cost of some twenty
-# array operations then costs a handful of tasks no more per example than a thousand tasks.
+# Examples are planned together, about this many at a time (whole epochs of the published rule): the fixed cost of some
+# twenty array operations then costs a handful of tasks no more per example than a thousand tasks.
 PLANNED_EXAMPLES = 8192
 # Neighbouring batches touch at most two plans (or epochs), the one that ends and the one that begins.
 KEPT_PLANS = 2
+# Share of the mixed examples that are placed at (0, 0), where answers are asked for: about that of the published rule.
+ORIGIN_SHARE = 0.2
 # Streams of random numbers of one seed: which puzzles an epoch visits in which order, how a step changes them.
 ORDERS, CHANGES = 0, 1
 # Sets the random numbers of exploration, and of views that vote, apart from the sampler's, which has the same seed.
@@ -74,6 +76,10 @@ class Sampler:
     visit (published: once, when the dataset is built). And a puzzle cut by the end of a batch goes on in the
     next (published: its remaining examples are lost).
 
+    If `mixed`, passes over the groups in shuffled order follow each other, and a group gives one example at a time, a
+    random one of its training pairs, so that a batch holds as many groups as it can. A share of ORIGIN_SHARE is placed
+    at (0, 0), the others at random.
+
     With `fresh_views` no puzzle is drawn: every example gets a dihedral element of its own and, but for a share of
     `own_colours`, a colour permutation (0 stays 0).
 
@@ -90,6 +96,7 @@ class Sampler:
         side: int = CANVAS_SIDE,
         fresh_views: bool = False,
         own_colours: float = 0.0,
+        mixed: bool = False,
     ) -> None:
         """Sample `groups` (indices into store.groups, None: all), skipping those without training pairs.
 
@@ -106,7 +113,8 @@ class Sampler:
         self._limits = self._placement_limits(store, side)
         self._store, self.fresh_views, self.own_colours = store, fresh_views, own_colours
         self._epochs_per_plan = max(1, PLANNED_EXAMPLES // len(self._pairs))
-        self._kept_plan = lru_cache(KEPT_PLANS)(self._plan)
+        self._plan_length = PLANNED_EXAMPLES if mixed else self._epochs_per_plan * len(self._pairs)
+        self._kept_plan = lru_cache(KEPT_PLANS)(self._mixed_plan if mixed else self._plan)
         self.seed, self.batch_size = seed, batch_size
 
     def _placement_limits(self, store: ArcStore, side: int) -> Integers:
@@ -124,7 +132,7 @@ class Sampler:
         """The examples offered to `slots` (within 0..batch_size) at `step`."""
         first, last, _ = slots.indices(self.batch_size)
         position, end = step * self.batch_size + first, step * self.batch_size + last
-        length = self._epochs_per_plan * self.examples_per_epoch
+        length = self._plan_length
         parts = [self._kept_plan(position // length)[:0]]
         while position < end:
             plan, offset = divmod(position, length)
@@ -134,8 +142,7 @@ class Sampler:
 
     def _plan(self, number: int) -> Rows:
         """Some whole epochs of examples; arrays hold an epoch a row until they are flat, in visiting order."""
-        source = np.random.Philox(key=np.array([self.seed, number], np.uint64))
-        shape = (self._epochs_per_plan, len(self._sizes))
+        source, shape = self._source(number), (self._epochs_per_plan, len(self._sizes))
         order = np.argsort(_bits(source, shape), axis=1, kind="stable")
         sizes = self._sizes[order].ravel()
         puzzles = self._first_puzzles[order]
@@ -143,16 +150,38 @@ class Sampler:
             puzzles = puzzles + _below(_bits(source, shape), self._puzzle_counts[order])
         puzzles = np.repeat(puzzles.ravel(), sizes)
         members = self._arrange(order, _bits(source, (shape[0], len(self._pairs))))
+        rows = self._examples(source, puzzles, members)
+        kept = np.cumsum(sizes) - sizes + _below(_bits(source, sizes.shape), sizes)
+        rows.rows[kept] = rows.columns[kept] = 0
+        return rows
+
+    def _mixed_plan(self, number: int) -> Rows:
+        """As many examples as a plan holds, one of a group at a time."""
+        source, groups = self._source(number), len(self._sizes)
+        passes = np.argsort(_bits(source, (-(-self._plan_length // groups), groups)), axis=1, kind="stable")
+        order = passes.ravel()[: self._plan_length]
+        firsts = np.cumsum(self._sizes) - self._sizes
+        members = firsts[order] + _below(_bits(source, order.shape), self._sizes[order])
+        puzzles = self._first_puzzles[order]
+        if not self.fresh_views:
+            puzzles = puzzles + _below(_bits(source, order.shape), self._puzzle_counts[order])
+        rows = self._examples(source, puzzles, members)
+        kept = _bits(source, order.shape) >> np.uint64(11) < ORIGIN_SHARE * 2.0**53
+        rows.rows[kept] = rows.columns[kept] = 0
+        return rows
+
+    def _source(self, number: int) -> np.random.Philox:
+        return np.random.Philox(key=np.array([self.seed, number], np.uint64))
+
+    def _examples(self, source: np.random.Philox, puzzles: Integers, members: Integers) -> Rows:
+        """Training pairs of these puzzles at random placements, under the puzzles' views or fresh ones."""
         if self.fresh_views:
             dihedrals, permutations = _views(_bits(source, (len(puzzles), COLOURS)), self.own_colours)
         else:
             dihedrals, permutations = self._store.puzzle_dihedrals[puzzles], self._store.puzzle_permutations[puzzles]
         limits = np.where(TRANSPOSES[dihedrals, None], self._limits[members, ::-1], self._limits[members])
-        placements = _below(_bits(source, limits.shape), limits)
-        kept = np.cumsum(sizes) - sizes + _below(_bits(source, sizes.shape), sizes)
-        placements[kept] = 0
-        rows, columns = placements.T
-        return Rows(puzzles, self._pairs[members], rows, columns, dihedrals, permutations)
+        tops, lefts = _below(_bits(source, limits.shape), limits).T
+        return Rows(puzzles, self._pairs[members], tops, lefts, dihedrals, permutations)
 
     def _arrange(self, order: Integers, bits: RandomBits) -> Integers:
         """Indices of training pairs, group after group in `order` and in random order within each group."""

@@ -30,17 +30,17 @@ from data_prep.corpus import (
     Recipe,
     merge,
     pinned_corpus,
-    split_off,
+    ruler,
+    ruler_corpus,
+    without,
 )
 from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import read_tasks
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
-HOLD_OUT_HELP = (
-    "train on the demonstrations alone of N tasks of the first training corpus that fit the canvas, and score these in "
-    "place of what the recipe scores (0: none)"
-)
+HOLD_OUT_HELP = "train only on the demonstrations of a list of the ruler, and score it in place of the recipe's tasks: "
+EXCLUDE_HELP = "train on nothing of a list of the ruler, nor on tasks that share a pair with one of it"
 SOURCE_HELP = "a file or folder of tasks (SOLUTIONS: Kaggle's file of outputs), or a corpus: " + ", ".join(PINNED)
 
 
@@ -54,7 +54,8 @@ def build_arc(
     augmentations: int = 1000,
     seed: int = 0,
     canvas: int = CANVAS_SIDE,
-    hold_out: int = 0,
+    hold_out: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     allow_leak: bool = False,
 ) -> ArcStore:
     """Build an ARC dataset, write it to the folder `out`, and print what was found.
@@ -65,19 +66,19 @@ def build_arc(
     refuse_foreign(out)
     training, asked, guarded, own = _corpora(recipe, source, scored, conceptarc)
     described = [corpus.describe() for corpus in training + asked]
-    held_out: set[str] = set()
-    if hold_out:
-        if not training:
-            raise InputError("--hold-out: there is no training corpus to hold tasks of")
-        training[0], held = split_off(training[0], hold_out, canvas)
-        asked.append(held)
-        held_out = {task.name for task in held.tasks}
+    held, excluded = ([ruler_corpus(name) for name in names] for names in (hold_out, exclude))
+    if held or excluded:
+        listed = [task for corpus in held + excluded for task in corpus.tasks]
+        training = [without(corpus, listed) for corpus in training]
+    asked += held
+    held_out = {task.name for corpus in held for task in corpus.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
     print_findings(merged)
     entries = _fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
-    facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
+    facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(hold_out), "excluded": sorted(exclude)}
+    facts["corpora"] = described
     leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
     store = build_store(entries, augmentations, seed, {**facts, **leaks})
     save(store, out)
@@ -240,7 +241,8 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--augmentations", metavar="N", type=whole(), default=1000, help="puzzles beside each task itself (1000)")
     add("--seed", metavar="N", type=whole(), default=0, help="which augmentations are drawn (0)")
     add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
-    add("--hold-out", metavar="N", type=whole(), default=0, help=HOLD_OUT_HELP)
+    add("--hold-out", metavar="LIST", nargs="+", default=[], help=HOLD_OUT_HELP + ", ".join(ruler()))
+    add("--exclude", metavar="LIST", nargs="+", default=[], help=EXCLUDE_HELP)
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
 

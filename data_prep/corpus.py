@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, file_digest, read_json, sha256_hex
+from data_prep.files import InputError, file_digest, read_json
 from data_prep.grid import grid_digest
 from data_prep.overlap import Leak, find_leaks, pair_digest
 from data_prep.store import TaskEntry
@@ -191,19 +191,32 @@ def merge(
     return Merge(tuple(entries), of_own, left_out, repeated)
 
 
-def split_off(corpus: Corpus, count: int, side: int) -> tuple[Corpus, Corpus]:
-    """The corpus without `count` of its tasks, and these: of those that fit a canvas of `side`, whose ids hash lowest.
+@lru_cache(maxsize=1)
+def ruler() -> dict[str, dict[str, Any]]:
+    """The frozen lists of public training tasks on which ways of training are compared: {list: {corpus, tasks}}.
 
-    The hash is SHA-256. Raises InputError where fewer fit.
+    `held-out-11` was drawn from ARC-AGI-1 training by lowest SHA-256 of the id, among tasks on the smallest canvas. The
+    `unseen-…` lists are all tasks of ARC-AGI-2 training on that canvas size that share no pair, up to symmetry, with
+    ARC-AGI-1 or an evaluation set.
     """
-    candidates = [task for task in corpus.tasks if TaskEntry.demonstrations_only(task).side <= side]
-    if len(candidates) < count:
-        raise InputError(f"--hold-out {count}: only {len(candidates)} tasks of {corpus.name} fit the canvas")
-    chosen = sorted(candidates, key=lambda task: sha256_hex(task.task_id.encode()))[:count]
-    names = {task.task_id for task in chosen}
-    kept = tuple(task for task in corpus.tasks if task.task_id not in names)
-    held = tuple(task for task in corpus.tasks if task.task_id in names)
-    return replace(corpus, tasks=kept), replace(corpus, tasks=held)
+    content: dict[str, dict[str, Any]] = read_json(Path(__file__).with_name("ruler.json"))
+    return content
+
+
+def ruler_corpus(name: str) -> Corpus:
+    """The tasks of one list of the ruler, under the name of the corpus that they come from; all their pairs."""
+    if name not in ruler():
+        raise InputError(f"list {name!r}, expected one of {', '.join(ruler())}")
+    chosen = ruler()[name]
+    corpus = pinned_corpus(chosen["corpus"])
+    return replace(corpus, tasks=tuple(task for task in corpus.tasks if task.task_id in set(chosen["tasks"])))
+
+
+def without(corpus: Corpus, tasks: Iterable[Task]) -> Corpus:
+    """The corpus without its tasks that share a pair, up to symmetry, with one of `tasks`: these and their twins."""
+    pairs = {pair_digest(pair).pair for task in tasks for pair in task.pairs}
+    kept = tuple(task for task in corpus.tasks if pairs.isdisjoint(pair_digest(pair).pair for pair in task.pairs))
+    return replace(corpus, tasks=kept)
 
 
 def _leave_out(entries: Sequence[TaskEntry], leaks: Sequence[Leak]) -> list[TaskEntry]:

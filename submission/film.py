@@ -50,7 +50,10 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int) -> list
     said = []
     steps = exported.halting.max_supervision_steps
     for output in islice(roll_out(model, state, inputs, embedding[None], torch.tensor(VIEW)), steps):
-        logits = [output.logits, *(model.answer(z[:, model.config.prefix :]) for z in output.state[1:])]
+        logits = [
+            output.logits,
+            *(model.answer(z[:, model.config.prefix :], inputs.shape[1]) for z in output.state[1:]),
+        ]
         canvases = torch.cat(logits).argmax(-1).to(torch.uint8).numpy()  # [1 + latents, side * side]
         said.append((canvases.reshape(-1, side, side), float(output.halt_logits.sigmoid())))
     height, width = used_corner(said[-1][0][0], question)
