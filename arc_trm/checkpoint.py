@@ -273,3 +273,11 @@ def carry_over(old: RowNames, table: Tensor, new: RowNames, fresh: Tensor) -> tu
     rows = fresh.repeat(len(wanted), 1)
     rows[torch.from_numpy(found)] = table[torch.from_numpy(source[found])].to(rows)
     return rows, int(found.sum())
+
+
+def with_rows_of_others(names: RowNames, table: Tensor, old: RowNames, old_table: Tensor) -> tuple[RowNames, Tensor]:
+    """Names and table [N, w], followed by the rows of owners that only `old` has; for one row an owner."""
+    own = set(names.owners)
+    others = [place for place, owner in enumerate(old.owners) if owner not in own]
+    joined = RowNames.of_owners([*names.owners, *(old.owners[place] for place in others)])
+    return joined, torch.cat((table, old_table[others].to(table)))

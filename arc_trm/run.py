@@ -29,6 +29,7 @@ from arc_trm.checkpoint import (
     read_export,
     read_newest_checkpoint,
     tidy_checkpoints,
+    with_rows_of_others,
     write_checkpoint,
     write_export,
 )
@@ -78,7 +79,10 @@ def begin(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str:
     if line is None:
         line = "starting a new run"
         if start.init_from is not None:
-            known = load_export(trainer, read_export(start.init_from))
+            exported = read_export(start.init_from)
+            known = load_export(trainer, exported)
+            if exported.puzzle_table is not None and exported.puzzle_names:
+                _keep_rows(trainer, RowNames.of_owners(exported.puzzle_names), exported.puzzle_table)
             line = f"starting from {start.init_from}" + (f", which knows {known} of the tasks" if known else "")
     _check_agreement(trainer, start.out)
     if trainer.accelerator.is_main_process:
@@ -118,8 +122,10 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
     if earlier.train.optimiser != trainer.config.train.optimiser:  # its moments mean nothing to another one
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(OPTIMISER)}
     line = f"resuming at step {kept['step']}"
+    known = _take_rows(trainer, tensors, kept)
     if kept["data_digest"] != facts["data_digest"]:
-        line += f" with other data{_take_other_data(trainer, tensors, kept)}"
+        kept["parts"] = None  # slots in work hold puzzles and placements of the old data
+        line += " with other data" + ("" if known is None else f": {known} of its puzzles are known")
     trainer.load_state_dict(tensors, kept)
     trainer.saved_step = trainer.step
     return line
@@ -151,32 +157,41 @@ def model_differences(old: ModelConfig, new: ModelConfig) -> list[str]:
     return differences(asdict(old), asdict(new), FREE)
 
 
-def _take_other_data(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: dict[str, Any]) -> str:
-    """Make a checkpoint fit other data: rows by puzzle name, slots anew; returns what to say about it."""
-    kept["parts"] = None  # slots in work hold puzzles and placements of the old data
+def _take_rows(trainer: Trainer, tensors: dict[str, torch.Tensor], kept: Mapping[str, Any]) -> int | None:
+    """Order a checkpoint's embedding rows as the data names them; returns how many are known, None without names."""
     if trainer.names is None or kept["puzzle_groups"] is None:
-        return ""
+        return None
     old, table = RowNames.from_tensors(below(tensors, ROWS), kept["puzzle_groups"]), tensors[TABLE]
-    tensors[TABLE], known = carry_over(old, table, trainer.names, table.mean(0))
-    return f": {known} of {len(tensors[TABLE])} puzzles are known"
+    trainer.embedding.table, known = carry_over(old, table, trainer.names, table.mean(0))
+    _keep_rows(trainer, old, table)
+    tensors[TABLE] = trainer.embedding.table
+    return known
+
+
+def _keep_rows(trainer: Trainer, old: RowNames, table: torch.Tensor) -> None:
+    """Keep the rows of tasks that the data lacks, behind those of the data, so that an export still knows them."""
+    if trainer.names is not None and trainer.config.model.embedding_rows == "task":
+        own = trainer.embedding.table
+        trainer.names, trainer.embedding.table = with_rows_of_others(trainer.names, own, old, table)
 
 
 def trained_so_far(
     trainer: Trainer, start: Start, data_tasks: tuple[str, ...], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the run's weights were trained on since they were random: `training_tasks`, `training_known`, `leak`.
+    """What the run's weights were trained on since they were random: `training_tasks`, `training_known`, `leak`, and
+    the `stages` of training before this run.
 
     That is more than the dataset where the run began with `--init-from`, or was resumed with other data, so the run
     folder keeps it. `facts` describe the dataset. To be called after `begin`, on all processes.
     """
     path = start.out / TRAINED
-    before: dict[str, Any] = {"training_tasks": [], "training_known": True, "leak": []}
+    before: dict[str, Any] = {"training_tasks": [], "training_known": True, "leak": [], "stages": []}
     if trainer.saved_step is not None:
         before |= read_json(path) if path.is_file() else {}  # a run of an older version has none
     elif start.init_from is not None:
         export = read_export(start.init_from)
         before = {"training_tasks": export.training_tasks, "training_known": export.training_known}
-        before["leak"] = export.facts.get("leak") or []
+        before |= {name: export.facts.get(name) or [] for name in ("leak", "stages")}
     # A task whose test outputs some datasets hide has several lines; the pairs that were trained on tell.
     by_pairs = {frozenset(line.split()[1:]): line for line in [*before["training_tasks"], *data_tasks]}
     trained = before | {"training_tasks": list(by_pairs.values())}
@@ -389,12 +404,19 @@ def last_good(trainer: Trainer, out: Path) -> str:
 def export(trainer: Trainer, out: Path, trained: Mapping[str, Any], facts: dict[str, Any]) -> None:
     """Write the export of the trainer's averaged weights; rows that belong to tasks come along, in half precision.
 
-    `trained` is what `trained_so_far` says. The main process writes.
+    `trained` is what `trained_so_far` says. `facts["stages"]` has the recipe of every training since the weights were
+    random, the latest last. The main process writes.
     """
     with trainer.averaged():
         weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
     config, table = trainer.config, trainer.embedding.table
-    facts = {"steps": trainer.step, **facts, "leak": trained["leak"]}
+    stage: dict[str, Any] = {
+        "steps": trainer.step,
+        "planned_steps": trainer.planned_steps,
+        "rows": trainer.parts[0].source.num_puzzles,
+    }
+    stage |= {"seed": config.seed, "train": asdict(config.train), "halting": asdict(config.halting)}
+    facts = {"steps": trainer.step, **facts, "leak": trained["leak"], "stages": [*trained["stages"], stage]}
     facts |= {} if trained["training_known"] else {"training_tasks": UNKNOWN_TRAINING}
     tasks = tuple(trained["training_tasks"])
     exported = Export(config.model, config.halting, weights, table.mean(0), tasks, facts=facts)

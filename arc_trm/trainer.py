@@ -388,7 +388,7 @@ class Trainer:
             # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
             copy = value.clone() if kind == "step" else value.to(parameters[name], copy=True)
             self.optimiser.state[parameters[name]][kind] = copy
-        self.embedding.table.copy_(tensors[TABLE])
+        self.embedding.table = tensors[TABLE].to(self.embedding.table, copy=True)
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
         self.step, self.metric_steps, self.timed_steps, self.seconds = facts["step"], facts["metric_steps"], 0, 0.0
         # One process goes on with the sums of all, so that they count once.

@@ -77,8 +77,8 @@ def build_arc(
     entries = _fitting(merged.entries, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
-    facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(hold_out), "excluded": sorted(exclude)}
-    facts["corpora"] = described
+    facts: dict[str, Any] = {"recipe": recipe, "canvas": canvas, "corpora": described}
+    facts |= {"held_out": sorted(hold_out), "excluded": sorted(exclude)}
     leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
     store = build_store(entries, augmentations, seed, {**facts, **leaks})
     save(store, out)

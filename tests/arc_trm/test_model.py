@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arc_trm.config import ModelConfig
-from arc_trm.model import HALTING_BIAS, LATENT_RECURSIONS, RecursiveModel
+from arc_trm.model import HALTING_BIAS, LATENT_RECURSIONS, RecursiveModel, patches, unpatched
 
 B, SIDE, V, D, H = 2, 5, 7, 22, 1
 PUZZLE = 29
@@ -321,3 +321,53 @@ def test_bf16_is_computed_over_float32_weights(mixer):
     assert (output.logits.float() - exact.logits).abs().mean() < 0.1
     found = gradients(model, output._replace(logits=output.logits.float()), puzzle)
     assert all(gradient.dtype == torch.float32 and gradient.isfinite().all() for gradient in found.values())
+
+
+# Patches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patch", [2, 3])
+@pytest.mark.parametrize("side", [2, 3, 5])
+def test_patches_hold_the_cells_of_their_square_and_pad_beyond_the_canvas(patch, side):
+    canvas = torch.randint(1, V, (B, side**2), generator=torch.Generator().manual_seed(2))
+    cells = patches(canvas, patch)
+    count = -(-side // patch)
+    assert cells.shape == (B, count**2, patch**2)
+    for row in range(count * patch):
+        for column in range(count * patch):
+            place = cells[:, row // patch * count + column // patch, row % patch * patch + column % patch]
+            inside = row < side and column < side
+            assert torch.equal(place, canvas[:, row * side + column] if inside else torch.zeros_like(place))
+    values = torch.nn.functional.one_hot(cells, V).flatten(2)
+    assert torch.equal(unpatched(values, patch, side**2).argmax(-1), canvas)
+
+
+GRID = {"positions": "grid", "hidden": 24}
+
+
+@pytest.mark.parametrize("changes", [{"patch": 2}, {"patch": 3, "convolution": True, **GRID}])
+def test_a_model_of_patches_joins_and_projects_the_embeddings_of_their_cells(changes):
+    model = build(**changes)
+    state, inputs, puzzle = example(model)
+    x = model.embed(inputs, puzzle, torch.float32)
+    d = model.config.hidden
+    cells = d**0.5 * model.token_embedding[patches(inputs, model.config.patch)]
+    expected = cells.flatten(2) @ model.patch_projection.weight.T
+    assert torch.allclose(x[:, 3:], expected, atol=CLOSE)
+    output = model(state, inputs, puzzle)
+    assert output.logits.shape == (B, SIDE**2, V)
+    assert output.state[0].shape == (B, 3 + model.config.canvas_positions(SIDE**2), d)
+    found = gradients(model, output, puzzle)
+    assert all(gradient is not None and gradient.any() for name, gradient in found.items() if "mix_neigh" not in name)
+
+
+def test_a_window_of_a_model_of_patches_turns_by_the_angles_of_its_places_on_the_full_canvas():
+    model = build(patch=2, **GRID)
+    front, canvas = model.rotary_table[:, :3], model.rotary_table[:, 3:].view(2, 3, 3, -1)
+    window = model.rotary(3**2)  # two patches a side, the second half outside
+    assert torch.equal(window, torch.cat((front, canvas[:, :2, :2].flatten(1, 2)), dim=1))
+
+
+def test_a_tied_embedding_cannot_read_patches():
+    with pytest.raises(ValueError, match="tied_embedding reads one cell from a position, which holds 2x2"):
+        replace(TINY, patch=2, tied_embedding=True)

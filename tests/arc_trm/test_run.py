@@ -511,9 +511,22 @@ def test_named_rows_come_along_with_an_export_and_unknown_ones_start_from_the_me
     second.names = RowNames.of_owners("xkwbyzvutsr")
     start(tmp_path / "second", trainer=second, init_from=tmp_path / "first")
     mean, table = first.embedding.table.mean(0), second.embedding.table
-    for number, name in enumerate(second.names.owners):
+    for number, name in enumerate("xkwbyzvutsr"):
         row = first.embedding.table["abcdefghijk".index(name)].half().float() if name in "kb" else mean
         assert torch.equal(table[number], row)
+    # Rows of the other tasks stay behind these, through a resumption and into the next export.
+    go(tmp_path / "second", trainer=second)
+    resumed = tiny_trainer(config)
+    resumed.names = RowNames.of_owners("xkwbyzvutsr")
+    go(tmp_path / "second", trainer=resumed, resume=True)
+    for known in (second, resumed):
+        assert known.names is not None
+        assert known.names.owners == tuple("xkwbyzvutsr" + "acdefghij")
+    kept = read_export(tmp_path / "second")
+    assert kept.puzzle_names == tuple("xkwbyzvutsr" + "acdefghij")
+    assert kept.puzzle_table is not None
+    for place, name in enumerate("acdefghij", start=PUZZLES):
+        assert torch.equal(kept.puzzle_table[place], first.embedding.table["abcdefghijk".index(name)].half())
     third = tiny_trainer(config)  # knows no names: all rows start from the mean
     start(tmp_path / "third", trainer=third, init_from=tmp_path / "first")
     assert torch.equal(third.embedding.table, mean.expand(PUZZLES, -1))

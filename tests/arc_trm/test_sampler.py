@@ -272,3 +272,56 @@ def test_fixed_batches_repeat_the_last_row_and_say_how_many_count(size: int) -> 
     np.testing.assert_array_equal(joined, columns(rows))
     last, valid = batches[-1]
     np.testing.assert_array_equal(columns(last)[:, valid:], np.repeat(columns(rows)[:, -1:], size - valid, axis=1))
+
+
+# The mixed rule -------------------------------------------------------------------------------------------------------
+
+
+def mixed(batch: int, seed: int = 3, **options: Any) -> Sampler:
+    return Sampler(STORE, seed=seed, batch_size=batch, mixed=True, **options)
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    step=st.integers(0, 10**6),
+    batch=st.integers(1, 40),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    fresh=st.booleans(),
+)
+def test_slices_of_ranks_make_up_the_mixed_batch(
+    seed: int, step: int, batch: int, cuts: list[int], fresh: bool
+) -> None:
+    edges = sorted([0, batch, *(min(cut, batch) for cut in cuts)])
+    whole = mixed(batch, seed, fresh_views=fresh).rows(step, slice(None))
+    parts = [mixed(batch, seed, fresh_views=fresh).rows(step, slice(a, b)) for a, b in pairwise(edges)]
+    for field in fields(Rows):
+        joined = np.concatenate([getattr(part, field.name) for part in parts])
+        np.testing.assert_array_equal(getattr(whole, field.name), joined)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_pass_of_the_mixed_rule_takes_every_task_once_and_all_its_pairs_in_time(fresh: bool) -> None:
+    trains = np.unique(STORE.pair_groups[STORE.pair_training])
+    sampler = mixed(len(trains), fresh_views=fresh)
+    passes = [sampler.rows(step, slice(None)) for step in range(300)]
+    for rows in passes:
+        assert sorted(STORE.pair_groups[rows.pairs]) == trains.tolist()
+        np.testing.assert_array_equal(STORE.puzzle_groups[rows.puzzles], STORE.pair_groups[rows.pairs])
+    together = Rows.joined(passes)
+    pairs, counts = np.unique(together.pairs, return_counts=True)
+    np.testing.assert_array_equal(pairs, np.flatnonzero(STORE.pair_training))
+    sizes = np.bincount(STORE.pair_groups[pairs])[STORE.pair_groups[pairs]]
+    expected = 300 / sizes  # within five standard deviations of a binomial count
+    assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
+    if not fresh:
+        puzzles = np.unique(together.puzzles)
+        np.testing.assert_array_equal(puzzles, np.flatnonzero(np.isin(STORE.puzzle_groups, trains)))
+
+
+def test_a_fifth_of_the_mixed_examples_and_those_that_cannot_move_stand_at_the_corner() -> None:
+    rows = mixed(4000).rows(0, slice(None))
+    corner = (rows.rows == 0) & (rows.columns == 0)
+    assert 0.17 < corner.mean() < 0.25
+    shapes = [augmented_shapes(STORE, *which) for which in zip(rows.puzzles, rows.pairs, strict=True)]
+    ends = np.stack([rows.rows, rows.columns], axis=1) + np.array(shapes).max(1)
+    assert ends.max() == 30

@@ -39,7 +39,7 @@ TINY = RunConfig(
 
 def trained_on(tasks: tuple[str, ...]) -> dict[str, Any]:
     """What `trained_so_far` says of a run that began with random weights."""
-    return {"training_tasks": tasks, "training_known": True, "leak": []}
+    return {"training_tasks": tasks, "training_known": True, "leak": [], "stages": []}
 
 
 @dataclass(frozen=True)

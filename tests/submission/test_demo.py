@@ -12,7 +12,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.model import RecursiveModel
 from arc_trm.presets import PRESETS
 from data_prep.canvas import CANVAS_SIDES, implied_shapes
-from data_prep.corpus import Corpus, pinned_corpus, split_off
+from data_prep.corpus import Corpus, pinned_corpus, ruler_corpus
 from data_prep.overlap import PairDigest, pair_digest, trained_on
 from data_prep.store import TaskEntry
 from data_prep.tasks import Pair, pairs_digest
@@ -63,7 +63,7 @@ def test_the_shipped_export_knows_the_tasks_and_has_seen_no_pair_that_is_scored(
     # What it did see is known, so the check above can fail; and the tests of forty tasks were held out.
     seen = trained_on(pinned_corpus("arc1-training").tasks, export.training_tasks).tests
     assert len(seen) > 100
-    held_out = split_off(pinned_corpus("arc1-training"), 40, CANVAS_SIDES[0])[1].tasks
+    held_out = ruler_corpus("held-out-11").tasks
     assert not set(seen) & {task.name for task in held_out}
     assert export.model == PRESETS["arc1-tiny"].model
     assert sum(file.stat().st_size for file in demo.SHIPPED.iterdir()) < 4_000_000
