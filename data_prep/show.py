@@ -22,11 +22,11 @@ from typing import TextIO
 import numpy as np
 
 from data_prep.boards import SPLITS, BoardStore
-from data_prep.corpus import CONCEPTARC, PINNED, pinned_corpus
+from data_prep.corpus import CONCEPTARC, PINNED, find_tasks
 from data_prep.files import MANIFEST, InputError, command_line, run_program
 from data_prep.grid import Grid
-from data_prep.store import load, open_store
-from data_prep.tasks import Task, read_tasks
+from data_prep.store import open_store
+from data_prep.tasks import Task
 
 # Grids as text ------------------------------------------------------------------------------------------------------
 
@@ -126,25 +126,6 @@ def show_board(store: BoardStore, name: str) -> str:
 
 
 # Finding what to show -----------------------------------------------------------------------------------------------
-
-
-def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Path | None = None) -> list[Task]:
-    """The tasks of a named corpus, a dataset folder, or a file or folder in any layout that `read_tasks` knows.
-
-    Raises InputError, with the names there are, when `source` is none of these.
-    """
-    path = Path(source)
-    if source in PINNED or (source == CONCEPTARC and not path.exists()):
-        if solutions is not None:
-            raise InputError(f"corpus {source} knows its outputs, expected no --solutions with it")
-        return list(pinned_corpus(source, conceptarc_folder).tasks)
-    if solutions is not None:
-        return read_tasks(path, solutions, corpus=path.stem)
-    if (path / MANIFEST).is_file():
-        return load(path).tasks()
-    if not path.exists():
-        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
-    return read_tasks(path, corpus=path.stem)
 
 
 def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
