@@ -143,11 +143,7 @@ HEADER = "source,question,answer,rating"
 
 
 class RowError(Exception):
-    """A row is malformed: its index among those that are parsed, and the problem."""
-
-    def __init__(self, index: int, problem: str) -> None:
-        super().__init__(problem)
-        self.index = index
+    """(index, problem) of a malformed row among those that are parsed."""
 
 
 # Texts of questions, answers and ratings -> boards; raises RowError.
@@ -155,10 +151,10 @@ Parse: TypeAlias = Callable[[Sequence[str], Sequence[str], Sequence[str]], Board
 
 
 def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> BoardRows:
-    """Draw `count` boards without replacement, in drawn order; None takes all, in order.
+    """Draw `count` boards without replacement, in drawn order, of which fewer are the first; None takes all, in order.
 
-    Every row gets a random number, and the smallest are drawn. The file is read twice, so that memory holds only the
-    drawn rows. Raises InputError that names file and line for the first drawn row that is not as published.
+    The file is read twice, so that memory holds only the drawn rows. Raises InputError that names file and line for
+    the first drawn row that is not as published.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -166,16 +162,17 @@ def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> BoardRow
             if header != HEADER:
                 raise InputError(f"{path}: line 1: found {header[:80]!r}, expected {HEADER}")
             total = sum(1 for _ in file)
-            keys = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)).random_raw(total)
-            drawn = (np.arange(total) if count is None else np.argsort(keys, kind="stable")[:count]).tolist()
+            rows = np.arange(total) if count is None else np.random.default_rng(seed).permutation(total)[:count]
+            drawn = rows.tolist()
+            lines = dict.fromkeys(drawn, "")
             file.seek(0)
-            wanted = set(drawn)
-            lines = {row: line for row, line in enumerate(file, start=-1) if row in wanted}
+            lines.update((row, line) for row, line in enumerate(file, start=-1) if row in lines)
         if not lines:
             raise InputError(f"{path}: no puzzle in the file, expected rows after the header")
         return parse(*_columns(lines[row] for row in drawn))
     except RowError as error:
-        raise InputError(f"{path}: line {drawn[error.index] + 2}: {error}") from error
+        index, problem = error.args
+        raise InputError(f"{path}: line {drawn[index] + 2}: {problem}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -190,8 +187,8 @@ def _columns(lines: Iterable[str]) -> list[tuple[str, ...]]:
             [row] = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
             raise RowError(index, f"{error}, expected CSV") from error
-        if len(row) != len(HEADER.split(",")):
-            raise RowError(index, f"{len(row)} fields, expected {len(HEADER.split(','))}: {HEADER}")
+        if len(row) != 4:
+            raise RowError(index, f"{len(row)} fields, expected 4: {HEADER}")
         rows.append(row[1:])
     return list(zip(*rows, strict=True))
 
@@ -206,13 +203,10 @@ def parse_tokens(
             expected = size if size in sizes else f"one of {', '.join(map(str, sizes))}"
             raise RowError(index, f"the {what} has {len(text)} cells, expected {expected}")
         if strange := set(text) - alphabet.keys():
-            cell = min(map(text.index, strange))
-            expected = "".join(alphabet)
+            cell, expected = min(map(text.index, strange)), "".join(alphabet)
             raise RowError(index, f"character {text[cell]!r} in cell {cell} of the {what}, expected {expected!r}")
-    table = np.zeros(256, dtype=np.uint8)
-    for character, token in alphabet.items():
-        table[ord(character)] = token
-    return table[np.frombuffer("".join(texts).encode(), np.uint8)].reshape(-1, size)
+    tokens = "".join(texts).translate({ord(character): token for character, token in alphabet.items()})
+    return np.frombuffer(tokens.encode(), np.uint8).reshape(-1, size)
 
 
 def require(valid: NDArray[np.bool_], problem: str) -> None:

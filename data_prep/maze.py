@@ -120,16 +120,15 @@ def is_valid_shortest(questions: Tokens, answers: Tokens) -> NDArray[np.bool_]:
     """
     marked = answers == PATH
     unchanged = np.where(marked, questions == FREE, answers == questions).all(axis=1)
-    ends = (questions == START) | (questions == GOAL)
+    within = np.where(marked | (questions == START) | (questions == GOAL), questions, WALL)
     shortest = shortest_lengths(questions)
-    as_short = (shortest_lengths(questions, marked | ends) == shortest) & (marked.sum(axis=1) + 1 == shortest)
+    as_short = (shortest_lengths(within) == shortest) & (marked.sum(axis=1) + 1 == shortest)
     return unchanged & (shortest > 0) & as_short
 
 
-def shortest_lengths(questions: Tokens, open_cells: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """Count the steps from S to G through open cells (None: all but walls), int64[n]; -1 without a path."""
-    open_cells = questions != WALL if open_cells is None else open_cells
-    return _distances(open_cells, questions == GOAL)[questions == START].astype(np.int64)
+def shortest_lengths(questions: Tokens) -> NDArray[np.int64]:
+    """Count the steps of a shortest path from S to G, int64[n]; -1 without a path."""
+    return _distances(questions != WALL, questions == GOAL)[questions == START].astype(np.int64)
 
 
 # Published files ----------------------------------------------------------------------------------------------------
