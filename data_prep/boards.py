@@ -1,12 +1,12 @@
-"""Datasets of boards, which are Sudokus and mazes: squares of cells, a question and an answer each. CSV in, arrays out.
+"""Datasets of boards, which are Sudokus and mazes: squares of cells, each with a question and an answer.
 
 On disk: manifest.json and six arrays (see data_prep.files). Augmentation is applied when a batch is made, so only the
-boards themselves are kept. The rules of each kind are in data_prep.sudoku and data_prep.maze.
+boards themselves are kept. data_prep.sudoku and data_prep.maze have the rules of each kind and make new boards.
 """
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.files import ArrayTable, InputError, Manifest, load_arrays, new_manifest, read_manifest, save_arrays
+from data_prep.progress import Progress
 
 SPLITS = ("train", "test")
 COLUMNS: ArrayTable = {  # n boards of L cells
@@ -40,7 +41,7 @@ class BoardRows:
 
     @classmethod
     def concatenate(cls, parts: Sequence["BoardRows"]) -> "BoardRows":
-        """The boards of all parts, at least one, in order."""
+        """Join the boards of all parts, at least one, in order."""
         columns = ((part.questions, part.answers, part.ratings) for part in parts)
         return cls(*map(np.concatenate, zip(*columns, strict=True)))
 
@@ -75,7 +76,7 @@ class BoardStore:
 
 
 def board_store(kind: str, vocabulary: int, train: BoardRows, test: BoardRows, facts: Mapping[str, Any]) -> BoardStore:
-    """The store of these boards, in memory; `facts` (seed, source ...) go into the manifest."""
+    """Make a store of these boards, in memory; `facts` (seed, source ...) go into the manifest."""
     counts = {"training_puzzles": len(train), "test_puzzles": len(test)}
     sizes = {"vocabulary": vocabulary, "side": math.isqrt(train.questions.shape[1])}
     return BoardStore(new_manifest(kind, {**sizes, **facts, "counts": counts}), train, test)
@@ -88,28 +89,61 @@ def save(store: BoardStore, folder: Path | str) -> None:
 
 
 def load(folder: Path | str) -> BoardStore:
-    """Open a dataset without copying it; raises InputError when a file is missing or of another shape or type."""
-    folder = Path(folder)
+    """Open a dataset without copying it; raises InputError if a file is missing or of another shape or type."""
     manifest = read_manifest(folder, ("sudoku", "maze"))
     cells = int(manifest["side"]) ** 2
     train, test = (
-        BoardRows(*load_arrays(folder, {f"{split}_{name}": of for name, of in COLUMNS.items()}, {"L": cells}).values())
+        BoardRows(
+            *load_arrays(Path(folder), {f"{split}_{name}": of for name, of in COLUMNS.items()}, {"L": cells}).values()
+        )
         for split in SPLITS
     )
     return BoardStore(manifest, train, test)
 
 
+# Generated boards ---------------------------------------------------------------------------------------------------
+
+PATIENCE = 64  # calls of a maker without a new board, after which there seem to be no more
+
+
+def make_boards(
+    make: Callable[[np.random.Generator], BoardRows],
+    class_digests: Callable[[BoardRows], NDArray[np.uint64]],
+    count: int,
+    seed: int,
+) -> BoardRows:
+    """Call `make` until `count` boards differ up to symmetry; the first ones do not depend on `count`.
+
+    Raises InputError if there do not seem to be so many.
+    """
+    rng, fruitless = np.random.default_rng(seed), 0
+    seen: set[int] = set()
+    kept: list[BoardRows] = []
+    with Progress("making puzzles", count, unit="puzzles") as progress:
+        while len(seen) < count and fruitless < PATIENCE:
+            rows, new = make(rng), []
+            for index, digest in enumerate(class_digests(rows).tolist()):
+                if digest not in seen and len(seen) < count:
+                    seen.add(digest)
+                    new.append(index)
+            kept.append(rows[np.array(new, dtype=np.int64)])
+            fruitless = 0 if new else fruitless + 1
+            progress.update(len(new))
+    if len(seen) < count:
+        raise InputError(
+            f"found {len(seen)} of {count} puzzles that differ up to symmetry, "
+            "then none in a long search: ask for fewer or easier ones"
+        )
+    return BoardRows.concatenate(kept)
+
+
 # Published files ----------------------------------------------------------------------------------------------------
 
-HEADER = ["source", "question", "answer", "rating"]
+HEADER = "source,question,answer,rating"
 
 
 class RowError(Exception):
-    """A row is malformed: its place among those that are read and what is wrong."""
-
-    def __init__(self, index: int, problem: str) -> None:
-        super().__init__(problem)
-        self.index = index
+    """(index, problem) of a malformed row among those that are parsed."""
 
 
 # Texts of questions, answers and ratings -> boards; raises RowError.
@@ -117,67 +151,62 @@ Parse: TypeAlias = Callable[[Sequence[str], Sequence[str], Sequence[str]], Board
 
 
 def read_csv(path: Path, parse: Parse, count: int | None, seed: int) -> BoardRows:
-    """`count` boards drawn without replacement, in drawn order; None takes all, in order.
+    """Draw `count` boards without replacement, in drawn order, of which fewer are the first; None takes all, in order.
 
-    Every row gets a random number, and the smallest are drawn. The file is read twice, so that memory holds the drawn
-    rows alone. Raises InputError that names file and line for anything drawn that is not as published.
+    The file is read twice, so that memory holds only the drawn rows. Raises InputError that names file and line for
+    the first drawn row that is not as published.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            header = next(csv.reader([file.readline()]), [])
+            header = file.readline().rstrip("\r\n")
             if header != HEADER:
-                raise InputError(f"{path}: line 1: found {','.join(header)[:80]!r}, expected {','.join(HEADER)}")
+                raise InputError(f"{path}: line 1: found {header[:80]!r}, expected {HEADER}")
             total = sum(1 for _ in file)
-            keys = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64)).random_raw(total)
-            drawn = (np.arange(total) if count is None else np.argsort(keys, kind="stable")[:count]).tolist()
+            rows = np.arange(total) if count is None else np.random.default_rng(seed).permutation(total)[:count]
+            drawn = rows.tolist()
+            lines = dict.fromkeys(drawn, "")
             file.seek(0)
-            wanted = set(drawn)
-            lines = {row: line for row, line in enumerate(file, start=-1) if row in wanted}
+            lines.update((row, line) for row, line in enumerate(file, start=-1) if row in lines)
         if not lines:
             raise InputError(f"{path}: no puzzle in the file, expected rows after the header")
-        return _parse_lines([lines[row] for row in drawn], parse)
+        return parse(*_columns(lines[row] for row in drawn))
     except RowError as error:
-        raise InputError(f"{path}: line {drawn[error.index] + 2}: {error}") from error
+        index, problem = error.args
+        raise InputError(f"{path}: line {drawn[index] + 2}: {problem}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not text in UTF-8 ({error.reason})") from error
 
 
-def _parse_lines(lines: Sequence[str], parse: Parse) -> BoardRows:
+def _columns(lines: Iterable[str]) -> list[tuple[str, ...]]:
+    """Split lines into their questions, answers and ratings; raises RowError."""
     rows = []
     for index, line in enumerate(lines):
         try:
             [row] = csv.reader([line], strict=True)
         except (csv.Error, ValueError) as error:
             raise RowError(index, f"{error}, expected CSV") from error
-        if len(row) != len(HEADER):
-            raise RowError(index, f"{len(row)} fields, expected {len(HEADER)}: {','.join(HEADER)}")
-        rows.append(row)
-    _, questions, answers, ratings = zip(*rows, strict=True)
-    return parse(questions, answers, ratings)
+        if len(row) != 4:
+            raise RowError(index, f"{len(row)} fields, expected 4: {HEADER}")
+        rows.append(row[1:])
+    return list(zip(*rows, strict=True))
 
 
 def parse_tokens(
     texts: Sequence[str], alphabet: Mapping[str, int], sizes: Sequence[int], what: str
 ) -> NDArray[np.uint8]:
-    """The tokens of equally long texts, uint8[n, L]; raises RowError for a wrong length or character."""
+    """Parse texts of one length into tokens uint8[n, L]; raises RowError for a wrong length or character."""
     size = len(texts[0])
     for index, text in enumerate(texts):
         if len(text) != size or size not in sizes:
             expected = size if size in sizes else f"one of {', '.join(map(str, sizes))}"
             raise RowError(index, f"the {what} has {len(text)} cells, expected {expected}")
-    table = np.zeros(256, dtype=np.uint8)
-    for character, token in alphabet.items():
-        table[ord(character)] = token
-    codes = np.frombuffer("".join(texts).encode("latin-1", "replace"), dtype=np.uint8)
-    tokens = table[codes].reshape(len(texts), size)
-    if not tokens.all():
-        index, cell = np.argwhere(tokens == 0)[0].tolist()
-        raise RowError(
-            index, f"character {texts[index][cell]!r} in cell {cell} of the {what}, expected {''.join(alphabet)!r}"
-        )
-    return tokens
+        if strange := set(text) - alphabet.keys():
+            cell, expected = min(map(text.index, strange)), "".join(alphabet)
+            raise RowError(index, f"character {text[cell]!r} in cell {cell} of the {what}, expected {expected!r}")
+    tokens = "".join(texts).translate({ord(character): token for character, token in alphabet.items()})
+    return np.frombuffer(tokens.encode(), np.uint8).reshape(-1, size)
 
 
 def require(valid: NDArray[np.bool_], problem: str) -> None:

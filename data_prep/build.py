@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from data_prep import boards, maze, sudoku
-from data_prep.boards import BoardRows, BoardStore, board_store, read_csv
+from data_prep.boards import BoardRows, BoardStore, board_store, make_boards, read_csv
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES
 from data_prep.corpus import (
     CONCEPTARC,
@@ -158,9 +158,9 @@ def summary(store: ArcStore, folder: Path) -> str:
 
 # Sudokus and mazes --------------------------------------------------------------------------------------------------
 
-KINDS = {"sudoku": sudoku, "maze": maze}  # what differs between them: parse and class_digests
+KINDS = {"sudoku": sudoku, "maze": maze}  # each has parse, make and class_digests
 DEFAULT_ROWS = 1000
-# Training rows drawn beyond those asked for, to take the place of rows that the test file holds as well.
+# Training rows drawn beyond those asked for, to replace rows that the test file holds as well.
 SPARE_ROWS = 100
 
 
@@ -176,17 +176,24 @@ def build_boards(
 ) -> BoardStore:
     """Build a dataset of `sudoku` or `maze`, write it to the folder `out`, and print what was found.
 
-    From two CSV files as published (train, test), or generated; only then `wish` has a meaning: the `side`, and for
-    Sudokus the least `guesses`. Raises InputError where files are malformed or boards as wished do not seem to exist.
+    The boards come from two CSV files as published (train, test), or are generated; only then `wish` is allowed: the
+    `side`, and for Sudokus the least `guesses`. Raises InputError if files are malformed or boards as wished do not
+    seem to exist.
     """
     refuse_foreign(out)
     given = {name: value for name, value in wish.items() if value is not None}
-    if csv is None:
-        train, test, facts = _generate(kind, given, train_rows, test_rows or DEFAULT_ROWS, seed)
-    elif given:
-        raise InputError(f"--{next(iter(given))} goes with --generate, found it without")
+    facts: dict[str, Any]
+    if csv is not None:
+        if given:
+            raise InputError(f"--{next(iter(given))} goes with --generate, found it without")
+        train, test, left_out = _read(kind, csv, train_rows, test_rows, seed)
+        read = [{"name": path.name, "digest": file_digest(path)} for path in csv]
+        facts = {"source": "csv", "files": read, "left_out": left_out}
     else:
-        train, test, facts = _read(kind, csv, train_rows, test_rows, seed)
+        of, test_rows = KINDS[kind], test_rows or DEFAULT_ROWS
+        rows = make_boards(partial(of.make, **given), of.class_digests, test_rows + train_rows, seed)
+        # The test boards come first: they do not depend on how many train.
+        train, test, facts = rows[test_rows:], rows[:test_rows], {"source": "generated", "generator": given}
     side = math.isqrt(train.questions.shape[1])
     vocabulary = sudoku.vocab_size(side) if kind == "sudoku" else maze.VOCAB_SIZE
     store = board_store(kind, vocabulary, train, test, {"seed": seed, **facts})
@@ -198,22 +205,10 @@ def build_boards(
     return store
 
 
-Split: TypeAlias = tuple[BoardRows, BoardRows, dict[str, Any]]  # training boards, test boards, facts about them
-
-
-def _generate(kind: str, wish: dict[str, int], train_rows: int, test_rows: int, seed: int) -> Split:
-    try:
-        from data_prep.generators import MAKERS, make_boards
-    except ModuleNotFoundError as error:
-        raise InputError(f"--generate needs the package {error.name}: pip install {error.name}") from error
-
-    # The test boards come first: they do not depend on how many train.
-    rows = make_boards(partial(MAKERS[kind], **wish), KINDS[kind].class_digests, test_rows + train_rows, seed)
-    return rows[test_rows:], rows[:test_rows], {"source": "generated", "generator": wish}
-
-
-def _read(kind: str, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int) -> Split:
-    """Rows drawn from two files; training rows that equal a test row up to symmetry are left out and replaced."""
+def _read(
+    kind: str, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int
+) -> tuple[BoardRows, BoardRows, int]:
+    """Draw training and test rows; training rows that equal a test row up to symmetry are left out, and counted."""
     parse, class_digests = KINDS[kind].parse, KINDS[kind].class_digests
     train, test = read_csv(files[0], parse, train_rows + SPARE_ROWS, seed), read_csv(files[1], parse, test_rows, seed)
     sizes = [rows.questions.shape[1] for rows in (train, test)]
@@ -224,8 +219,7 @@ def _read(kind: str, files: Sequence[Path], train_rows: int, test_rows: int | No
         print(f"left out {int(shared.sum())} drawn training puzzles that equal test puzzles up to symmetry")
     if shared.all():
         raise InputError(f"{files[0]}: every puzzle drawn equals a test puzzle up to symmetry")
-    read = [{"name": path.name, "digest": file_digest(path)} for path in files]
-    return train[~shared][:train_rows], test, {"source": "csv", "files": read, "left_out": int(shared.sum())}
+    return train[~shared][:train_rows], test, int(shared.sum())
 
 
 # The command --------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, file_digest, read_json
+from data_prep.files import MANIFEST, InputError, file_digest, read_json
 from data_prep.grid import grid_digest
 from data_prep.overlap import Leak, find_leaks, pair_digest
-from data_prep.store import TaskEntry
+from data_prep.store import TaskEntry, load
 from data_prep.tasks import Task, parse_table, read_tasks, task_digest
 
 
@@ -137,6 +137,25 @@ def conceptarc_corpus(folder: Path | str) -> Corpus:
     folder = folder / "corpus" if (folder / "corpus").is_dir() else folder
     corpus = Corpus(CONCEPTARC, CONCEPTARC_COMMIT, tuple(read_tasks(folder, corpus=CONCEPTARC)))
     return corpus if corpus.digest == CONCEPTARC_DIGEST else replace(corpus, version="unpinned")
+
+
+def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Path | None = None) -> list[Task]:
+    """Read the tasks of a named corpus, a dataset folder, or a file or folder in any layout that `read_tasks` knows.
+
+    Raises InputError, with the names there are, if `source` is none of these.
+    """
+    path = Path(source)
+    if source in PINNED or (source == CONCEPTARC and not path.exists()):
+        if solutions is not None:
+            raise InputError(f"corpus {source} knows its outputs, expected no --solutions with it")
+        return list(pinned_corpus(source, conceptarc_folder).tasks)
+    if solutions is not None:
+        return read_tasks(path, solutions, corpus=path.stem)
+    if (path / MANIFEST).is_file():
+        return load(path).tasks()
+    if not path.exists():
+        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
+    return read_tasks(path, corpus=path.stem)
 
 
 # Merging ------------------------------------------------------------------------------------------------

@@ -8,25 +8,24 @@ writes evaluation/challenges.json and evaluation/solutions.json, which solving, 
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.corpus import PINNED
+from data_prep.corpus import CONCEPTARC, PINNED, find_tasks
 from data_prep.files import InputError, command_line, make_folder, run_program
-from data_prep.show import find_tasks, pick
+from data_prep.show import pick
 from data_prep.tasks import write_tasks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files; the exit status."""
+    """Write the files; returns the exit status."""
     parser = command_line("data_prep.export", __doc__)
-    add = parser.add_argument
-    add("source", help=f"a corpus ({', '.join(PINNED)}, conceptarc), a dataset, or a file or folder of tasks")
+    add, corpora = parser.add_argument, ", ".join([*PINNED, CONCEPTARC])
+    add("source", help=f"a corpus ({corpora}), a dataset, or a file or folder of tasks")
     add("task", nargs="*", help="only these tasks, by id")
     add("--conceptarc", metavar="DIR", type=Path, help="ConceptARC's folder of task folders")
-    add("--out", metavar="DIR", type=Path, required=True, help="the folder to write to, made where it is missing")
+    add("--out", metavar="DIR", type=Path, required=True, help="the folder to write to, made if it is missing")
     arguments = parser.parse_args(argv)
-    tasks = find_tasks(arguments.source, arguments.conceptarc)
+    tasks, out = find_tasks(arguments.source, arguments.conceptarc), arguments.out
     if arguments.task:
         tasks = [task for name in arguments.task for task in pick(tasks, name, arguments.source)]
-    out: Path = arguments.out
     for name in ("challenges.json", "solutions.json"):
         if (out / name).exists():
             raise InputError(f"{out / name}: exists, expected another --out")

@@ -5,8 +5,8 @@ python -m data_prep.show challenges.json 00576224 --solutions solutions.json
 python -m data_prep.show data/arc1                        the names of all tasks of a dataset, file or corpus
 python -m data_prep.show data/sudoku test/0               a Sudoku or maze of a dataset (the first), with its answer
 
-Grids are coloured blocks where the output is a terminal, digits elsewhere; the environment variables NO_COLOR and
-FORCE_COLOR overrule that.
+Grids are coloured blocks in a terminal, digits elsewhere; the environment variables NO_COLOR and FORCE_COLOR overrule
+that.
 """
 
 import difflib
@@ -21,12 +21,12 @@ from typing import TextIO
 
 import numpy as np
 
-from data_prep.boards import SPLITS, BoardStore
-from data_prep.corpus import CONCEPTARC, PINNED, pinned_corpus
+from data_prep.boards import BoardStore
+from data_prep.corpus import CONCEPTARC, PINNED, find_tasks
 from data_prep.files import MANIFEST, InputError, command_line, run_program
 from data_prep.grid import Grid
-from data_prep.store import load, open_store
-from data_prep.tasks import Task, read_tasks
+from data_prep.store import open_store
+from data_prep.tasks import Task
 
 # Grids as text ------------------------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def wants_colour(stream: TextIO | None = None) -> bool:
-    """Whether text for `stream` (stdout by default) should carry colours."""
+    """Return whether text for `stream` (stdout by default) should carry colours."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR"):
         return False
@@ -52,12 +52,12 @@ def wants_colour(stream: TextIO | None = None) -> bool:
 
 
 def render(grid: Grid) -> str:
-    """The grid as lines of text without a final newline: coloured blocks where `wants_colour`, else digits."""
+    """Draw a grid as lines without a final newline: coloured blocks if `wants_colour`, else digits."""
     return render_symbols(["".join(map(str, row)) for row in grid.tolist()])
 
 
 def render_symbols(rows: Sequence[str]) -> str:
-    """The same for rows of symbols: digits are colours, PAD_SYMBOL and EOS_SYMBOL what a canvas has besides."""
+    """Draw rows of symbols likewise: digits are colours, PAD_SYMBOL and EOS_SYMBOL are further tokens of a canvas."""
     if not wants_colour():
         return "\n".join(" ".join(row) for row in rows)
     runs = [[(_BACKGROUNDS.get(symbol, "49"), len(list(run))) for symbol, run in groupby(row)] for row in rows]
@@ -69,42 +69,40 @@ def render_symbols(rows: Sequence[str]) -> str:
 
 
 def visible_width(text: str) -> int:
-    """Columns that the widest line takes, escape sequences apart."""
+    """Count the columns of the widest line, without escape sequences."""
     return max(len(_ESCAPES.sub("", line)) for line in text.split("\n"))
 
 
 def beside(texts: Sequence[str], gap: str = "    ") -> str:
-    """Texts of several lines next to each other, top aligned; what a terminal has no room for stands below."""
+    """Put texts of several lines next to each other, top aligned; those too many for a terminal's width go below."""
     widths = [visible_width(text) for text in texts]
     room = shutil.get_terminal_size().columns if wants_colour() else sum(widths) + len(gap) * len(widths)
     count = max(1, int((np.cumsum(widths) + len(gap) * np.arange(len(widths)) <= room).sum()))
     rows = zip_longest(*(text.split("\n") for text in texts[:count]), fillvalue="")
-    lines = [
-        gap.join(line + " " * (width - visible_width(line)) for line, width in zip(row, widths[:count], strict=True))
-        for row in rows
-    ]
+    padded = (
+        [line + " " * (width - visible_width(line)) for line, width in zip(row, widths, strict=False)] for row in rows
+    )
     below = [beside(texts[count:], gap)] if texts[count:] else []
-    return "\n".join([*(line.rstrip(" ") for line in lines), *below])
+    return "\n".join([*(gap.join(line).rstrip(" ") for line in padded), *below])
 
 
 # Tasks and boards as text -------------------------------------------------------------------------------------------
 
-# What the tokens of Sudokus and mazes look like, from PAD on.
+# Symbols of the tokens of Sudokus and mazes, from PAD on.
 BOARD_SYMBOLS = {"sudoku": "?.123456789", "maze": "?# SGo"}
 
 
 def show_task(task: Task) -> str:
-    """All pairs of a task, one below the other; what is hidden is said to be."""
-    lines = [f"{task.name}: {_number(len(task.demonstrations), 'demonstration')}, {_number(len(task.tests), 'test')}"]
-    for role, pairs in (("demonstration", task.demonstrations), ("test", task.tests)):
+    """Draw all pairs of a task, one below the other; a hidden output is a question mark."""
+    roles = {"demonstration": task.demonstrations, "test": task.tests}
+    lines = [f"{task.name}: " + ", ".join(_number(len(pairs), role) for role, pairs in roles.items())]
+    for role, pairs in roles.items():
         for i, pair in enumerate(pairs):
-            drawn = beside([render(pair.input), "?" if pair.output is None else render(pair.output)])
-            lines += ["", f"{role} {i}: {_shape(pair.input)} → {_shape(pair.output)}", drawn]
+            grids = (pair.input, pair.output)
+            sizes = ["hidden" if grid is None else f"{len(grid)} × {len(grid[0])}" for grid in grids]
+            drawn = ["?" if grid is None else render(grid) for grid in grids]
+            lines += ["", f"{role} {i}: {' → '.join(sizes)}", beside(drawn)]
     return "\n".join(lines)
-
-
-def _shape(grid: Grid | None) -> str:
-    return "hidden" if grid is None else f"{grid.shape[0]} × {grid.shape[1]}"
 
 
 def _number(count: int, what: str) -> str:
@@ -112,43 +110,23 @@ def _number(count: int, what: str) -> str:
 
 
 def show_board(store: BoardStore, name: str) -> str:
-    """One puzzle of a Sudoku or maze dataset with its answer; `name` is its split and number, as in "test/0"."""
-    splits = {split: getattr(store, split) for split in SPLITS}
-    found = re.fullmatch(rf"({'|'.join(SPLITS)})/(\d{{1,9}})", name)
-    if found is None or int(found[2]) >= len(splits[found[1]]):
+    """Draw one puzzle of a Sudoku or maze dataset with its answer; `name` is split and number, as in "test/0".
+
+    Raises InputError, with the names there are, if there is no such puzzle.
+    """
+    split, _, number = name.partition("/")
+    splits = {"train": store.train, "test": store.test}
+    if split not in splits or not re.fullmatch("[0-9]{1,9}", number) or int(number) >= len(splits[split]):
         expected = " or ".join(f"{split}/0 to {split}/{len(rows) - 1}" for split, rows in splits.items())
         raise InputError(f"no puzzle {name}, expected {expected}")
-    rows, number = splits[found[1]], int(found[2])
-    symbols = np.array(list(BOARD_SYMBOLS[store.kind]))
-    squares = (symbols[tokens[number]].reshape(store.side, -1) for tokens in (rows.questions, rows.answers))
+    rows, index, symbols = splits[split], int(number), np.array(list(BOARD_SYMBOLS[store.kind]))
+    squares = (symbols[tokens[index]].reshape(store.side, -1) for tokens in (rows.questions, rows.answers))
     texts = ["\n".join(map(" ".join, square)) for square in squares]
-    return f"{store.kind} {name}, rating {rows.ratings[number]:g}\n" + beside(texts)
-
-
-# Finding what to show -----------------------------------------------------------------------------------------------
-
-
-def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Path | None = None) -> list[Task]:
-    """The tasks of a named corpus, a dataset folder, or a file or folder in any layout that `read_tasks` knows.
-
-    Raises InputError, with the names there are, when `source` is none of these.
-    """
-    path = Path(source)
-    if source in PINNED or (source == CONCEPTARC and not path.exists()):
-        if solutions is not None:
-            raise InputError(f"corpus {source} knows its outputs, expected no --solutions with it")
-        return list(pinned_corpus(source, conceptarc_folder).tasks)
-    if solutions is not None:
-        return read_tasks(path, solutions, corpus=path.stem)
-    if (path / MANIFEST).is_file():
-        return load(path).tasks()
-    if not path.exists():
-        raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
-    return read_tasks(path, corpus=path.stem)
+    return f"{store.kind} {name}, rating {rows.ratings[index]:g}\n" + beside(texts)
 
 
 def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
-    """The tasks with that id, or that `corpus/task_id`; raises InputError with the nearest ids when there is none."""
+    """Return the tasks with this id or `corpus/task_id`; raises InputError with the nearest ids if there is none."""
     found = [task for task in tasks if name in (task.task_id, task.name)]
     if not found:
         near = difflib.get_close_matches(name, [task.task_id for task in tasks], n=3, cutoff=0.5)
@@ -158,7 +136,7 @@ def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print tasks, or their names; the exit status."""
+    """Print tasks, or their names; returns the exit status."""
     parser = command_line("data_prep.show", __doc__)
     add, corpora = parser.add_argument, ", ".join([*PINNED, CONCEPTARC])
     add("source", metavar="SOURCE", help=f"corpus ({corpora}), file or folder of tasks, or dataset folder")

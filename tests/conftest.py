@@ -15,8 +15,8 @@ import pytest
 from data_prep import progress
 
 # Two test workers share two cores, and a sum in one order gives the same digits wherever the suite runs. Set
-# before anything imports torch or numba, and inherited by the programs that tests start.
-for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+# before anything imports torch, and inherited by the programs that tests start.
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 

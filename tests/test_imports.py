@@ -167,7 +167,7 @@ def modules_loaded_by(modules: list[str], path: Path) -> set[str]:
 
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_voting_and_scoring_load_no_torch(module: str) -> None:
-    assert not {"torch", "accelerate", "numba", "kaggle"} & modules_loaded_by([module], REPOSITORY)
+    assert not {"torch", "accelerate", "kaggle"} & modules_loaded_by([module], REPOSITORY)
 
 
 def test_data_prep_loads_no_torch() -> None:

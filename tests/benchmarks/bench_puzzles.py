@@ -3,38 +3,29 @@
 python -m tests.benchmarks puzzles
 """
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
+
+import numpy as np
 
 from arc_trm.batches import RULES, BoardSource
+from data_prep import maze, sudoku
 from data_prep.boards import BoardRows, BoardStore, board_store
-from data_prep.generators import generate, make_mazes, make_sudokus
-from data_prep.maze import views
-from data_prep.sudoku import class_digests
 from tests.benchmarks.table import Row, median_seconds
 
 BATCH = 768
 SECONDS = 6.0
-WORKERS = os.cpu_count() or 1
-
-Stream = Iterator[BoardRows]
 
 
-def generating(what: str, size: str, stream: Stream, note: str) -> tuple[Row, BoardRows]:
-    """The rate of a generator once it is compiled, and the puzzles it made meanwhile."""
-    for _ in islice(stream, 2 * WORKERS):
-        pass
-    start, made = time.perf_counter(), []
+def making(what: str, size: str, make: Callable[[np.random.Generator], BoardRows], note: str) -> tuple[Row, BoardRows]:
+    """The rate of a generator, and the puzzles it made meanwhile."""
+    rng, made, start = np.random.default_rng(1), [], time.perf_counter()
     while time.perf_counter() - start < SECONDS:
-        made.append(next(stream))
-    seconds = time.perf_counter() - start
+        made.append(make(rng))
     rows = BoardRows.concatenate(made)
-    return Row(
-        what, size, len(rows) / seconds, "puzzles/s", None, f"{note}, mean rating {rows.ratings.mean():.1f}"
-    ), rows
+    rate = len(rows) / (time.perf_counter() - start)
+    return Row(what, size, rate, "puzzles/s", None, f"{note}mean rating {rows.ratings.mean():.1f}"), rows
 
 
 def offering(store: BoardStore, note: str) -> Row:
@@ -58,23 +49,12 @@ def checking(kind: str, rows: BoardRows) -> Row:
 
 def run() -> list[Row]:
     """The rows of the table."""
-    workers = f"{WORKERS} threads"
-    minimal, sudokus = generating(
-        "make minimal sudokus",
-        "9x9",
-        generate(make_sudokus, 1, WORKERS),
-        f"{workers}, target >= 1000",
-    )
-    hard, _ = generating(
-        "make hard sudokus",
-        "9x9, 20 guesses",
-        generate(partial(make_sudokus, guesses=20), 1, WORKERS),
-        workers,
-    )
-    long, mazes = generating("make mazes", "30x30", generate(make_mazes, 1, WORKERS), f"{workers}, target >= 300")
+    minimal, sudokus = making("make minimal sudokus", "9x9", sudoku.make, "target >= 100, ")
+    hard, _ = making("make hard sudokus", "9x9, 20 guesses", partial(sudoku.make, guesses=20), "")
+    long, mazes = making("make mazes", "30x30", maze.make, "target >= 10, ")
     sudokus, mazes = sudokus[:4000], mazes[:1000]
-    solving = len(mazes) / median_seconds(lambda: views(mazes.questions), repeats=3)
-    digesting = len(sudokus) / median_seconds(lambda: class_digests(sudokus), repeats=3)
+    solving = len(mazes) / median_seconds(lambda: maze.views(mazes.questions), repeats=3)
+    digesting = len(sudokus) / median_seconds(lambda: sudoku.class_digests(sudokus), repeats=3)
     stores = [board_store("sudoku", 11, sudokus, sudokus, {}), board_store("maze", 6, mazes, mazes, {})]
     return [
         minimal,

@@ -1,17 +1,13 @@
-"""Datasets of Sudokus and mazes on disk, and what reading them must not load."""
+"""Datasets of Sudokus and mazes on disk."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_prep.boards import BoardRows, BoardStore, board_store, load, save
-from data_prep.build import build_boards
 from data_prep.files import InputError
 from data_prep.store import open_store
-from tests.conftest import REPOSITORY
 from tests.data_prep.board_material import random_sudokus
 
 
@@ -48,16 +44,3 @@ def test_columns_of_other_lengths_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "data" / "test_answers.npy", np.zeros((4, 36), np.uint8))
     with pytest.raises(InputError, match=r"test_answers\.npy: found uint8\[4, 36\], expected uint8\[5, 36\]"):
         load(tmp_path / "data")
-
-
-def test_generating_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "data_prep.generators", raising=False)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(InputError, match="--generate needs the package numba: pip install numba"):
-        build_boards("maze", tmp_path / "data")
-
-
-def test_reading_and_training_load_no_numba() -> None:
-    modules = "data_prep.build, data_prep.sudoku, data_prep.maze, data_prep.boards, arc_trm.batches"
-    code = f"import sys, {modules}; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0

@@ -1,7 +1,6 @@
-"""Maze rules, the pinned shortest path, symmetries, generators and the command, against plain references."""
+"""Maze rules, the pinned shortest path, symmetries, generator and the command, against plain references."""
 
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import generators
-from data_prep.boards import BoardRows, load, read_csv
+from data_prep import boards
+from data_prep import maze as rules
+from data_prep.boards import BoardRows, load, make_boards, read_csv
 from data_prep.build import main
 from data_prep.files import InputError
-from data_prep.generators import WALLS, Make, generate, least_length, make_mazes
 from data_prep.grid import dihedral
 from data_prep.maze import (
     FREE,
@@ -22,7 +21,10 @@ from data_prep.maze import (
     START,
     VOCAB_SIZE,
     WALL,
+    WALLS,
     is_valid_shortest,
+    least_length,
+    make,
     parse,
     shortest_lengths,
     solve,
@@ -169,15 +171,11 @@ def test_digests_tell_different_mazes_apart() -> None:
     assert len(set(class_digests(questions).tolist())) == len(classes)
 
 
-# Generators -------------------------------------------------------------------------------------------------
-
-
-def made(make: Make, chunks: int, seed: int = 3, workers: int = 1) -> BoardRows:
-    return BoardRows.concatenate(list(islice(generate(make, seed, workers), chunks)))
+# Making -----------------------------------------------------------------------------------------------------
 
 
 def test_mazes_are_as_wished() -> None:
-    rows = made(partial(make_mazes, side=11), chunks=2)
+    rows = make(np.random.default_rng(3), side=11)
     assert len(rows) > 10
     assert (rows.answers == solve(rows.questions)).all()
     assert (rows.ratings == shortest_lengths(rows.questions)).all()
@@ -189,23 +187,21 @@ def test_mazes_are_as_wished() -> None:
 
 
 def test_walls_are_drawn_uniformly_and_no_end_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where any way is long enough, next to nothing is rejected."""
-    monkeypatch.setattr(generators, "HARD_LENGTH", 0)
-    rows = made(partial(make_mazes, side=11), chunks=2)
+    """If any path is long enough, next to nothing is rejected."""
+    monkeypatch.setattr(rules, "HARD_LENGTH", 0)
+    rows = make(np.random.default_rng(3), side=11)
     count = len(rows)
+    assert count > 2000
     walls = (rows.questions == WALL).mean(axis=0)
     assert abs(walls - sum(WALLS) / 2).max() < 5 * (0.25 / count) ** 0.5
     first = (rows.questions == START).argmax(axis=1) < (rows.questions == GOAL).argmax(axis=1)
     assert abs(first.mean() - 0.5) < 5 * 0.5 / count**0.5
 
 
-def test_mazes_depend_on_the_seed_and_not_on_the_workers() -> None:
-    make = partial(make_mazes, side=7)
-    one, two = (made(make, chunks=4, workers=workers) for workers in (1, 2))
-    assert (one.questions == two.questions).all()
-    assert (
-        len(one) != len(made(make, chunks=4, seed=4)) or (one.questions != made(make, chunks=4, seed=4).questions).any()
-    )
+def test_mazes_depend_on_the_seed() -> None:
+    one, same, other = (make(np.random.default_rng(seed), side=7) for seed in (3, 3, 4))
+    assert (one.questions == same.questions).all()
+    assert len(one) != len(other) or (one.questions != other.questions).any()
 
 
 # The command ------------------------------------------------------------------------------------------------
@@ -221,7 +217,8 @@ def test_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["maze", "--generate", *arguments, "--out", str(tmp_path / "data")]) == 0
     store = load(verified(tmp_path / "data"))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, mean rating 2")
+    ratings = f"mean rating {store.train.ratings.mean():.1f} and {store.test.ratings.mean():.1f}, "
+    assert lines[-1].startswith(f"wrote {tmp_path / 'data'}: 23 training and 11 test puzzles of 7 x 7, {ratings}")
     assert (store.kind, store.vocab_size, store.seq_len) == ("maze", 6, 49)
     questions = np.concatenate([store.train.questions, store.test.questions])
     assert len(set(class_digests(questions).tolist())) == 34
@@ -236,10 +233,10 @@ def test_wrong_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_hopeless_wish_ends_in_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "PATIENCE", 3)
-    monkeypatch.setattr(generators, "HARD_LENGTH", 16 * 30)  # no way in 4 × 4 cells
+    monkeypatch.setattr(boards, "PATIENCE", 3)
+    monkeypatch.setattr(rules, "HARD_LENGTH", 16 * 30)  # no way in 4 × 4 cells
     with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .*: ask for fewer or easier ones"):
-        generators.make_boards(partial(make_mazes, side=4), maze_digests, 2000, seed=0)
+        make_boards(partial(make, side=4), maze_digests, 2000, seed=0)
 
 
 def write_csv(path: Path, rows: BoardRows) -> Path:

@@ -11,13 +11,13 @@ from hypothesis import given
 
 from data_prep.boards import BoardRows, board_store
 from data_prep.boards import save as save_cells
+from data_prep.corpus import find_tasks
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.maze import CHARACTERS
 from data_prep.show import (
     BOARD_SYMBOLS,
     beside,
-    find_tasks,
     main,
     pick,
     render,

@@ -1,4 +1,4 @@
-"""Sudoku rules, symmetries, published files and the command that builds a dataset of them."""
+"""Sudoku rules, symmetries, published files, the solver, the generator and the command, against plain references."""
 
 import itertools
 from pathlib import Path
@@ -13,7 +13,18 @@ from data_prep.boards import BoardRows, BoardStore, load
 from data_prep.build import main
 from data_prep.files import InputError
 from data_prep.store import open_store
-from data_prep.sudoku import BLANK, BOXES, class_digests, is_valid, parse, units, vocab_size
+from data_prep.sudoku import (
+    BLANK,
+    BOXES,
+    KEPT_CELLS,
+    class_digests,
+    is_valid,
+    make,
+    parse,
+    search,
+    units,
+    vocab_size,
+)
 from tests.data_prep.board_material import pattern_grid, random_shuffles, random_sudokus, shuffled, shuffled_rows
 from tests.data_prep.material import verified
 
@@ -271,6 +282,118 @@ def test_every_row_is_drawn_equally_often(tmp_path: Path) -> None:
     assert abs(counts - expected).max() < 5 * expected**0.5
 
 
+# Solving and making -----------------------------------------------------------------------------------------
+
+# Arto Inkala's puzzle of 2012, among the hardest for people.
+HARD = "8..........36......7..9.2...5...7.......457.....1...3...1....68..85...1..9....4.."
+
+
+def rate(questions: np.ndarray, limit: int = 2) -> tuple[list[int], list[int]]:
+    """Solutions (counted up to the limit) and guesses of question tokens uint8[n, L]."""
+    side = round(questions.shape[1] ** 0.5)
+    masks = np.where(questions == BLANK, 2**side - 1, 1 << np.maximum(questions.astype(int) - 2, 0))
+    solutions, guesses = search(masks.T.astype(np.uint16), limit)
+    return solutions.tolist(), guesses.tolist()
+
+
+def count_solutions(question: np.ndarray, limit: int = 2) -> int:
+    """Solutions up to a limit, by trying every digit in the first blank cell."""
+    blanks = np.flatnonzero(question == BLANK)
+    if not len(blanks):
+        return int(is_valid(question, question))
+    cell = int(blanks[0])
+    side = round(len(question) ** 0.5)
+    taken = {int(question[other]) for unit in units(side) if cell in unit for other in unit}
+    found = 0
+    for token in range(2, side + 2):
+        if token not in taken and found < limit:
+            trial = question.copy()
+            trial[cell] = token
+            found += count_solutions(trial, limit - found)
+    return found
+
+
+def poorer(questions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Which question, the question without one of its givens) for every given."""
+    puzzles, cells = np.nonzero(questions != BLANK)
+    without = questions[puzzles]
+    without[np.arange(len(cells)), cells] = BLANK
+    return puzzles, without
+
+
+@pytest.mark.parametrize(("side", "givens"), [(4, 0.25), (4, 0.4), (6, 0.35), (6, 0.5)])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_search_counts_solutions_as_plain_backtracking_does(side: int, givens: float, limit: int) -> None:
+    questions = random_sudokus(side, 40, seed=6, givens=givens).questions
+    questions[::5, 0] = questions[::5, 1] = 2  # two of a digit in a row: no solution
+    solutions, _ = rate(questions, limit)
+    assert solutions == [count_solutions(question, limit) for question in questions]
+    assert {0, 1, limit} <= set(solutions)
+
+
+def test_search_finds_no_solution_of_a_contradictory_puzzle() -> None:
+    questions = np.full((2, 16), BLANK, np.uint8)
+    questions[0, [0, 3]] = 2  # the same digit twice in a row
+    questions[1, [0, 1, 6]] = 2, 3, 4  # leaves 4 and 5 for cells 2 and 3, and cell 2 may be neither
+    questions[1, 10] = 5
+    assert rate(questions)[0] == [0, 0]
+
+
+def test_search_rates_known_puzzles() -> None:
+    hard = np.array([[1 if cell == "." else int(cell) + 1 for cell in HARD]], dtype=np.uint8)
+    easy = random_sudokus(9, 1, seed=1, givens=0.9).questions
+    (one, other), (most, none) = rate(np.concatenate([hard, easy]))
+    assert (one, other, none) == (1, 1, 0)
+    assert most > 10
+
+
+def test_search_leaves_the_boards_as_they_are() -> None:
+    boards = np.full((16, 3), 15, np.uint16)
+    search(boards, limit=1)
+    assert (boards == 15).all()
+
+
+@pytest.mark.parametrize("side", [6, 9])
+def test_made_puzzles_have_one_solution_and_need_every_given(side: int) -> None:
+    rows = make(np.random.default_rng(3), side)
+    assert len(rows) > 400
+    assert is_valid(rows.questions, rows.answers).all()
+    solutions, guesses = rate(rows.questions)
+    assert set(solutions) == {1}
+    assert guesses == rows.ratings.tolist()
+    if side < 9:
+        assert all(count_solutions(question) == 1 for question in rows.questions[:10])
+    assert set(rate(poorer(rows.questions[:64])[1])[0]) == {2}
+
+
+def test_made_solutions_do_not_repeat_a_pattern() -> None:
+    answers = make(np.random.default_rng(3), 6).answers
+    order = np.argsort(answers[:, :6], axis=1)
+    renumbered = np.take_along_axis(order, answers.astype(int) - 2, axis=1)
+    assert len(set(map(bytes, renumbered.astype(np.uint8)))) > 0.95 * len(answers)
+    frequencies = np.stack([(answers == token).mean(axis=0) for token in range(2, 8)])
+    assert abs(frequencies - 1 / 6).max() < 6 * (5 / 36 / len(answers)) ** 0.5
+
+
+def test_small_puzzles_have_givens_beyond_a_minimal_one() -> None:
+    rows = make(np.random.default_rng(3), 4)
+    assert is_valid(rows.questions, rows.answers).all()
+    assert set(rate(rows.questions)[0]) == {1}
+    givens = (rows.questions != BLANK).sum(axis=1)
+    puzzles, without = poorer(rows.questions)
+    needed = np.bincount(puzzles, weights=np.array(rate(without)[0]) == 2, minlength=len(rows))
+    assert set(givens[needed == givens].tolist()) <= {4, 5, 6}  # what minimal puzzles have
+    assert 0.1 < (needed == givens).mean() < 0.5
+    assert 4 <= givens.min() < 8 <= givens.max() <= 10
+
+
+def test_made_puzzles_need_the_wished_guesses() -> None:
+    hard, every = (make(np.random.default_rng(3), 6, guesses) for guesses in (2, 0))
+    assert 5 < len(hard) == (every.ratings >= 2).sum() < len(every)
+    assert hard.ratings.min() == 2 < hard.ratings.max()
+    assert rate(hard.questions) == ([1] * len(hard), hard.ratings.tolist())
+
+
 # The command ------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +433,35 @@ def test_what_the_test_file_holds_is_not_trained_on(tmp_path: Path, capsys: pyte
     with pytest.raises(InputError, match="every puzzle drawn equals a test puzzle"):
         build(tmp_path / "data", "--csv", files[1], files[1])
     assert len(load(tmp_path / "data").train) == 19
+
+
+def test_the_command_makes_puzzles_that_differ_up_to_symmetry(tmp_path: Path) -> None:
+    def generate(train: int, seed: str = "5") -> BoardStore:
+        sizes = ["--train-rows", str(train), "--test-rows", "50"]
+        store = build(tmp_path / "data", "--generate", "--side", "4", "--seed", seed, *sizes)
+        assert (len(store.train), len(store.test), store.vocab_size) == (train, 50, 6)
+        everything = BoardRows.concatenate([store.train, store.test])
+        assert is_valid(everything.questions, everything.answers).all()
+        assert len(set(class_digests(everything).tolist())) == train + 50
+        assert store.manifest["generator"] == {"side": 4}
+        return store
+
+    many, few = generate(170).test, generate(40).test
+    assert (many.questions == few.questions).all()
+    assert (generate(40, seed="6").test.questions != few.questions).any()
+
+
+def test_the_command_makes_hard_puzzles_of_side_9(tmp_path: Path) -> None:
+    store = build(tmp_path / "data", "--generate", "--guesses", "15", "--train-rows", "5", "--test-rows", "2")
+    assert (store.side, store.manifest["generator"]) == (9, {"guesses": 15})
+    assert min(store.train.ratings.min(), store.test.ratings.min()) >= 15
+
+
+def test_too_many_wishes_end_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KEPT_CELLS, 4, 0)
+    with pytest.raises(InputError, match=r"found \d\d of 2000 puzzles that differ up to symmetry, then none in"):
+        build(tmp_path / "data", "--generate", "--side", "4")
+    assert not (tmp_path / "data").exists()
 
 
 def test_files_of_two_sizes_are_refused(tmp_path: Path) -> None:

