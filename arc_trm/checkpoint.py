@@ -11,6 +11,7 @@ place, flushed, and renamed into it, so it is either whole or not there; nothing
 """
 
 import shutil
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -135,6 +136,9 @@ def read_export(path: Path) -> Export:
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
+    if zipfile.is_zipfile(where):
+        command = f"python -m arc_trm.published import {where} PRESET --out DIR"
+        raise InputError(f"{where}: a torch file, expected an export; import it with `{command}`")
     tensors, facts = read_folder(where.parent, EXPORT, where.stem)
     names = facts["puzzle_names"]
     return Export(

@@ -1,7 +1,7 @@
-"""Reading, writing and failing, done alike by every program: JSON, files and folders written whole, one-line errors.
+"""Reading, writing and failing, shared by every program: JSON, atomic files and folders, one-line errors.
 
-A dataset's folder (data_prep.store for ARC, data_prep.boards for Sudoku and mazes) is manifest.json and one .npy
-file per array, opened without copying.
+A dataset's folder (data_prep.store for ARC, data_prep.boards for Sudoku and mazes) holds manifest.json and one .npy
+file per array, which is opened without copying.
 """
 
 import argparse
@@ -24,22 +24,22 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-# What a file in a folder of tasks, a run or an export may end in; a picture there may be drawn anew.
+# Suffixes of the files that a folder of tasks, a run or an export is read from; a picture there may be replaced.
 DATA_SUFFIXES = {".json", ".jsonl", ".npz", ".safetensors"}
 
 
 class InputError(Exception):
-    """Something the user gave is wrong; the message is one line: where, what was found, what was expected."""
+    """Wrong input; the message is one line that says where, what was found and what was expected."""
 
 
 def read_json(path: Path | str) -> Any:
-    """The content of the JSON file at `path`.
+    """Return the content of the JSON file at `path`.
 
-    Raises InputError when it is missing, empty or not JSON, nested hundreds of levels deep, or when an object names a
-    field twice, of which only the last would be kept.
+    Raises InputError if the file is missing, empty, not JSON or nested hundreds of levels deep, or if an object has a
+    field twice, because only the last would be kept.
     """
 
-    def once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_repeats(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(fields)
         if len(value) < len(fields):
             [(name, _)] = Counter(name for name, _ in fields).most_common(1)
@@ -50,7 +50,7 @@ def read_json(path: Path | str) -> Any:
         data = Path(path).read_bytes()
         if not data.strip():
             raise InputError(f"{path}: the file is empty, expected JSON")
-        return json.loads(data, object_pairs_hook=once)
+        return json.loads(data, object_pairs_hook=refuse_repeats)
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -58,11 +58,13 @@ def read_json(path: Path | str) -> Any:
 
 
 def write_atomic(path: Path | str, data: bytes) -> None:
-    """Write `data` so that `path` holds either its old content or all of the new, even after a power cut.
+    """Replace the file at `path` by `data`, so that even a power cut leaves the old content or all of the new.
 
-    Raises InputError when the folder is missing or not writable, or the disk is full; the old file stays.
+    Raises InputError if the folder is missing or not writable, if the disk is full, or if `path` is a device or a
+    folder; what is there stays.
     """
     path = Path(path)
+    refuse_irregular(path)
     temporary: str | None = None
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -75,28 +77,40 @@ def write_atomic(path: Path | str, data: bytes) -> None:
         temporary = None
         _flush(path.parent)
     except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror})") from error
+        raise InputError(f"{path}: cannot write ({_reason(error)})") from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
 
 
+def _reason(error: OSError) -> str:
+    """Name the cause of a failed write; NumPy reports a full disk without the system's text for it."""
+    return error.strerror or f"the disk seems to be full: {error}"
+
+
 def write_json(path: Path | str, value: Any) -> None:
-    """Write a value as JSON that is indented for readers, atomically."""
+    """Write `value` to `path` as indented JSON, atomically."""
     write_atomic(path, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder and those above it where they are missing; raises InputError when that is impossible."""
+    """Create `folder` and its parents if they are missing; raises InputError if that is impossible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot make this folder ({error.strerror})") from error
 
 
+def refuse_irregular(out: Path) -> None:
+    """Raise InputError if `out` exists and is no regular file: a device or a folder must not be replaced by a file."""
+    if out.exists() and not out.is_file():
+        raise InputError(f"{out}: cannot write (is no regular file), expected a file")
+
+
 def refuse_input(out: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise InputError when writing `out` would replace an input, or a data file inside an input folder."""
-    if not out.is_file():
+    """Raise InputError if writing `out` would replace an input, a data file inside an input folder, or a device."""
+    refuse_irregular(out)
+    if not out.exists():
         return
     for given in filter(None, inputs):
         inside = given.is_dir() and out.suffix in DATA_SUFFIXES and given.resolve() in out.resolve().parents
@@ -105,12 +119,12 @@ def refuse_input(out: Path, inputs: Iterable[Path | None]) -> None:
 
 
 def sha256_hex(data: bytes) -> str:
-    """The SHA-256 of `data` as 64 hexadecimal digits."""
+    """Return the SHA-256 of `data` as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: Path | str) -> str:
-    """The SHA-256 of a file's content, read in pieces; raises InputError when it cannot be read."""
+    """Return the SHA-256 of a file, which is read in pieces; raises InputError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -126,7 +140,7 @@ def _share(path: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to disk, so that it survives a power cut."""
+    """Flush a file, or the list of names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -139,10 +153,10 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write files into; it takes the place of `folder`, whole and on disk, when the block succeeds.
+    """Yield a new folder to write files into, and replace `folder` by it, flushed to disk, if the block succeeds.
 
-    A folder cannot be renamed over a full one, so the old one steps aside first: killed between the two renames, it
-    stands at `set_aside(folder)`. Raises InputError when the place cannot be written; the old folder stays.
+    A folder cannot be renamed over a full one, so the old one is renamed first. A kill between the two renames leaves
+    it at `set_aside(folder)`. Raises InputError if the folder cannot be written; the old one stays.
     """
     folder = folder.resolve()  # a link stays a link, and "." gets a name
     fresh, aside = None, set_aside(folder)
@@ -167,20 +181,21 @@ def new_folder(folder: Path) -> Iterator[Path]:
         _flush(folder.parent)
         shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot write ({error.strerror})") from error
+        raise InputError(f"{folder}: cannot write ({_reason(error)})") from error
     finally:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)
 
 
 def set_aside(folder: Path) -> Path:
-    """Where an older folder stands while `new_folder` puts a new one into its place."""
+    """Return the path of the older folder while `new_folder` replaces it."""
     return folder.parent / f".{folder.name}.old"
 
 
 def standing_json(path: Path, name: str) -> Path | None:
-    """The file `name`.json: `path` itself, or in the folder `path` or its folder `name` (or where a kill left these
-    set aside); None where there is none.
+    """Return the file `name`.json: `path` itself, or the one in the folder `path` or in its folder `name`.
+
+    Also finds it in folders that a kill left set aside. Returns None if there is none.
     """
     folders = (path, set_aside(path), path / name, set_aside(path / name))
     files = (path, *(folder / f"{name}.json" for folder in folders))
@@ -188,7 +203,7 @@ def standing_json(path: Path, name: str) -> Path | None:
 
 
 def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:
-    """Raise InputError when `folder` is a file, or holds one that is not in `known`, which replacing would delete."""
+    """Raise InputError if `folder` is a file, or holds a file that is not `known` and that replacing would delete."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, expected a folder for the {what}")
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
@@ -205,12 +220,12 @@ KINDS = ("arc", "sudoku", "maze")
 MANIFEST = "manifest.json"
 
 Manifest: TypeAlias = dict[str, Any]
-# name of an array: (type, shape); equal letters in the shapes of a dataset are equal lengths
+# Name of an array: (type, shape). Equal letters in the shapes of a dataset stand for equal lengths.
 ArrayTable: TypeAlias = Mapping[str, tuple[type[np.generic], tuple[int | str, ...]]]
 
 
 def new_manifest(kind: str, facts: Mapping[str, Any]) -> Manifest:
-    """A manifest of this format for a dataset of `kind`, with the package version and further facts."""
+    """Return a manifest for a dataset of `kind`, with the package version and `facts`."""
     try:
         package = importlib.metadata.version("arc-trm")
     except importlib.metadata.PackageNotFoundError:  # a bare source tree
@@ -224,7 +239,7 @@ def save_arrays(
     arrays: Mapping[str, NDArray[Any]],
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write arrays, further files and a manifest with the digests of both as one folder, atomically."""
+    """Write a folder of arrays, further files and a manifest with the digests of both, atomically."""
     folder = Path(folder)
     refuse_foreign(folder, manifest["format"])
     with new_folder(folder) as fresh:
@@ -238,7 +253,7 @@ def save_arrays(
 
 
 def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
-    """Raise InputError when `folder` holds files that the manifest of an older one of this format does not name."""
+    """Raise InputError if `folder` holds files other than those of an older folder of the same format."""
     known: set[str] = set()
     if (folder / MANIFEST).is_file():
         manifest = read_json(folder / MANIFEST)
@@ -248,7 +263,7 @@ def refuse_foreign(folder: Path, format: str = FORMAT) -> None:
 
 
 def read_manifest(folder: Path | str, kinds: Sequence[str] = KINDS) -> Manifest:
-    """The manifest of a dataset folder; raises InputError when format, version or kind is none of ours."""
+    """Return the manifest of a dataset folder; raises InputError for an unknown format, version or kind."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder}: no dataset, expected a folder that `python -m data_prep.build` wrote")
@@ -263,7 +278,10 @@ def read_manifest(folder: Path | str, kinds: Sequence[str] = KINDS) -> Manifest:
 
 
 def load_arrays(folder: Path, expected: ArrayTable, lengths: dict[str, int]) -> dict[str, NDArray[Any]]:
-    """Memory maps of the expected arrays; letters in the shapes must agree with each other and `lengths`."""
+    """Return memory maps of the expected arrays, and add the lengths of new letters to `lengths`.
+
+    Raises InputError if an array is missing, or if its type or shape differs.
+    """
     arrays = {}
     for name, (kind, letters) in expected.items():
         path = folder / f"{name}.npy"
@@ -282,12 +300,12 @@ def load_arrays(folder: Path, expected: ArrayTable, lengths: dict[str, int]) -> 
 
 
 def megabytes(folder: Path) -> str:
-    """The size of all files in a folder."""
+    """Return the total size of the files in a folder, such as `3.4 MB`."""
     return f"{sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) / 1e6:.1f} MB"
 
 
 def verify_digests(folder: Path, manifest: Manifest) -> None:
-    """Raise InputError naming the first file whose content is not what the manifest recorded."""
+    """Raise InputError for the first file whose content differs from the manifest's digest."""
     for name, digest in manifest.get("digests", {}).items():
         if file_digest(folder / name) != digest:
             raise InputError(f"{folder / name}: the content differs from the manifest's digest")
@@ -297,13 +315,13 @@ def verify_digests(folder: Path, manifest: Manifest) -> None:
 
 
 def command_line(module: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
-    """A parser for `python -m module`, whose help is the module's own description as it stands."""
+    """Return a parser for `python -m module`, whose help shows the description as it is."""
     form = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=description, formatter_class=form, **options)
 
 
 def whole(minimum: int = 0, maximum: int = 10**18) -> Callable[[str], int]:
-    """An argparse type: a whole number of at least `minimum` and at most `maximum`."""
+    """Return an argparse type for whole numbers from `minimum` to `maximum`."""
 
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r"[0-9]{1,19}", text) else -1
@@ -316,7 +334,7 @@ def whole(minimum: int = 0, maximum: int = 10**18) -> Callable[[str], int]:
 
 
 def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
-    """Run a command's `main`; wrong input ends in one line on stderr and exit status 2, no traceback."""
+    """Run a program's `main` and exit with its status; wrong input prints one line on stderr and exits with 2."""
     if sys.stdout is None:  # the caller closed it
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
@@ -330,11 +348,11 @@ def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
         print("interrupted", file=sys.stderr)
         status = 130
     except BrokenPipeError:
-        # The reader of our output (head, less) went away; nothing is wrong, and nothing more can be printed.
+        # The reader of our output (head, less) ended first, which is no error.
         _drop_output()
         status = 0
     except OSError as error:
-        # A path too long to look at, a full disk behind our own output: what no reader or writer of ours expects.
+        # Such as a path that is too long, or a full disk behind stdout.
         _drop_output()
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         status = _fail(f"{place}{error.strerror or error}")
@@ -342,12 +360,12 @@ def run_program(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
 
 
 def _fail(message: str) -> int:
-    """Say what is wrong in one line, whatever names it quotes; the exit status."""
+    """Print the message as one line, whatever names it quotes, and return the exit status."""
     escaped = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
     print(f"error: {escaped}", file=sys.stderr)
     return 2
 
 
 def _drop_output() -> None:
-    """Send what is still to be printed nowhere, so that the interpreter's own flush at the end cannot fail."""
+    """Redirect stdout to nowhere, so that the interpreter's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

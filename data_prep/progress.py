@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal, elsewhere a plain line once a minute; both on stderr."""
+"""Progress of long work on stderr: a bar on a terminal, elsewhere a plain line once a minute."""
 
 import sys
 import time
@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 from tqdm import tqdm
 
 LINE_EVERY = 60.0  # seconds
-_last_line: float | None = None  # when this process printed a line, whatever it was about; at first: when it began
+_last_line: float | None = None  # time of this process's last line; before it, when its first piece of work began
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """The progress of one piece of work, as a context; `quiet` in all processes but the main one.
+    """Context that shows the progress of one piece of work; `quiet` in all processes but the main one.
 
-    A bar that redraws itself makes a log unreadable, and a log that says nothing looks like a program that hangs. So
-    where stderr is no terminal, an `update` prints a line when the last one of this process is a minute old: several
-    pieces of work that follow each other share the minute.
+    If stderr is no terminal, `update` prints a line if the last line of this process is a minute old. The minute is
+    shared by all pieces of work, because many short ones in a row would otherwise print nothing or far too much; tqdm's
+    own interval is one for each bar.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Progress(AbstractContextManager["Progress"]):
         quiet: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at `done` of `total` (None: unknown) of so many `unit`; `now` is the clock, in seconds."""
+        """Begin at `done` of `total` units (None: unknown); `now` returns the time in seconds."""
         global _last_line
         self.what, self.total, self.done, self.unit, self.figures = what, total, done, unit, ""
         self._now, self._first, self._began = now, done, now()
@@ -41,7 +41,7 @@ class Progress(AbstractContextManager["Progress"]):
         )  # fmt: skip
 
     def update(self, count: int = 1, figures: str | None = None) -> None:
-        """So much more is done; `figures` are further words, which stay until others come."""
+        """Add `count` to what is done; `figures` is further text, which stays until it is replaced."""
         global _last_line
         self.done += count
         if figures is not None:
@@ -55,11 +55,11 @@ class Progress(AbstractContextManager["Progress"]):
             print(self.line(), file=sys.stderr, flush=True)
 
     def begin(self) -> None:
-        """Count the seconds, from which rate and rest follow, from now on."""
+        """Restart the clock of the rate and of the time left."""
         self._began = self._now()
 
     def line(self) -> str:
-        """Such as `training: 120 of 500 steps, loss 0.7, 1.9 steps/s, 3m20s left`; what is unknown is left out."""
+        """Return, as far as known, a line like `training: 120 of 500 steps, loss 0.7, 1.9 steps/s, 3m20s left`."""
         seconds, new = self._now() - self._began, self.done - self._first
         parts = [f"{self.what}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}"]
         parts += [self.figures] if self.figures else []
@@ -70,12 +70,12 @@ class Progress(AbstractContextManager["Progress"]):
         return ", ".join(parts)
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.close()
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as a reader wants them: 11h30m, 4m05s, 7.3s."""
+    """Format seconds as 11h30m, 4m05s or 7.3s."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""Two attempts at every asked output: the consensus and the best other candidate, guesses where these are missing."""
+"""Two attempts at every asked output: the consensus and the best other candidate, or guesses if these are missing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,25 +26,25 @@ Submission: TypeAlias = dict[str, tuple[Attempts, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A complete submission, and how much of it the model predicted."""
+    """A complete submission, and the part of it that the model predicted."""
 
     submission: Submission
-    # For every output the number of its attempts (0-2, the first ones) that are predicted, not fallbacks.
+    # For every output the number of its attempts (0-2, the first ones) that are no fallbacks.
     predicted_attempts: dict[str, tuple[int, ...]]
 
     @property
     def fallback_attempts(self) -> int:
-        """Attempts that no prediction could fill."""
+        """The number of attempts without a prediction."""
         return 2 * self.outputs - sum(map(sum, self.predicted_attempts.values()))
 
     @property
     def outputs_without_candidates(self) -> int:
-        """Outputs whose attempts are both fallbacks."""
+        """The number of outputs whose attempts are both fallbacks."""
         return sum(counts.count(0) for counts in self.predicted_attempts.values())
 
     @property
     def outputs(self) -> int:
-        """How many outputs it answers."""
+        """The number of outputs that it answers."""
         return sum(map(len, self.submission.values()))
 
     @property
@@ -54,34 +54,31 @@ class Draft:
 
 
 def draft_submission(tasks: Sequence[Task], tally: Tally) -> Draft:
-    """Two different attempts at every output of every task, in order; fallbacks where the tally has too few grids.
+    """Return two different attempts at every output of every task, in order; fallbacks fill up what was not predicted.
 
-    The tally must be one over `outputs_of(tasks)`, else ValueError.
+    Raises ValueError if the outputs of the tally are not those of the tasks, or if two tasks have the same id.
     """
     if tally.outputs != outputs_of(tasks):
         raise ValueError(f"a tally of {len(tally.outputs)} outputs, expected {len(outputs_of(tasks))} of these tasks")
     by_id = {task.task_id: task for task in tasks}
     if len(by_id) != len(tasks):
         raise ValueError(f"{len(tasks)} tasks with {len(by_id)} different ids, expected unique ids in a submission")
-    submission: dict[str, list[Attempts]] = {task_id: [] for task_id in by_id}
-    predicted: dict[str, list[int]] = {task_id: [] for task_id in by_id}
+    submission: Submission = dict.fromkeys(by_id, ())
+    predicted: dict[str, tuple[int, ...]] = dict.fromkeys(by_id, ())
     for number, (task_id, test) in enumerate(tally.outputs):
         chosen = tally.attempts(number)
-        predicted[task_id].append(len(chosen))
-        fallbacks = fallback_grids(by_id[task_id], test)  # drawn only as far as they are needed
+        predicted[task_id] += (len(chosen),)
+        fallbacks = fallback_grids(by_id[task_id], test)
         while len(chosen) < 2:
             grid = next(fallbacks)
             if not any(np.array_equal(grid, other) for other in chosen):
                 chosen.append(grid)
-        submission[task_id].append(Attempts(*chosen))
-    return Draft(
-        {task_id: tuple(outputs) for task_id, outputs in submission.items()},
-        {task_id: tuple(counts) for task_id, counts in predicted.items()},
-    )
+        submission[task_id] += (Attempts(*chosen),)
+    return Draft(submission, predicted)
 
 
 def predictions(submission: Submission, predicted_attempts: Mapping[str, Sequence[int]]) -> dict[str, list[list[Grid]]]:
-    """The attempts without fallbacks, for `score_ranked`: fallbacks solve a few tasks, the model did not."""
+    """Return the attempts without fallbacks, for `score_ranked`: a task that a fallback solves is not the model's."""
     return {
         task_id: [list(attempts)[:n] for attempts, n in zip(outputs, predicted_attempts[task_id], strict=True)]
         for task_id, outputs in submission.items()
@@ -92,10 +89,10 @@ def predictions(submission: Submission, predicted_attempts: Mapping[str, Sequenc
 
 
 def fallback_grids(task: Task, test: int) -> Iterator[Grid]:
-    """Guesses at the output of test input number `test`, best first; at least two distinct ones.
+    """Yield guesses at the output of test input number `test`, best first, at least two of them distinct.
 
-    The input where outputs have its size, then one colour alone, those of the outputs first: handed in where the model
-    predicted nothing, as in the first minute.
+    First the input, if the output is likely to have its size; then grids of one colour, the most common in the
+    demonstrated outputs first.
     """
     question = task.tests[test].input
     shape = likely_shape(task, question)
@@ -108,10 +105,10 @@ def fallback_grids(task: Task, test: int) -> Iterator[Grid]:
 
 
 def likely_shape(task: Task, question: Grid) -> Shape:
-    """The output size that the demonstrations imply for `question`.
+    """Return the output size that the demonstrations imply for `question`.
 
-    Same as the input if they allow it, else what most of the size rules that hold say, else the most common
-    size of a demonstration's output.
+    The size of the input if they allow it; else the size that most of the rules that hold imply; else the most common
+    size of a demonstrated output.
     """
     asked = implied_shapes(replace(task, tests=(Pair(question, None),)))
     possible = [shape for shape in asked if all(1 <= side <= MAX_SIDE for side in shape)]

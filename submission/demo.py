@@ -28,9 +28,9 @@ from data_prep.overlap import pair_digest, training_labels
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, read_solutions, write_tasks
-from submission import film, show, solve
+from submission import film, solve
 from submission.attempts import predictions
-from submission.report import write_report
+from submission.report import show_attempts, write_report
 from submission.submission_file import read_submission, read_summary
 
 SHIPPED = Path(__file__).parent / "checkpoint"
@@ -80,7 +80,7 @@ def show_one(tasks: Sequence[Task], submission: Path, checkpoint: Path, solved: 
     """One task in the terminal, the first that is solved where there is one: its attempts, and the way to an answer."""
     names = [task.task_id for task in solved.per_task if task.solved]
     chosen = next((task for task in tasks if task.task_id in names), tasks[0])
-    print(f"\n{show.show_attempts([chosen], read_submission(submission))}\n")
+    print(f"\n{show_attempts([chosen], read_submission(submission))}\n")
     challenges = submission.with_name("challenges.json")
     film.main([f"--checkpoint={checkpoint}", f"--challenges={challenges}", f"--task={chosen.task_id}"])
 

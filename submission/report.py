@@ -1,38 +1,38 @@
-"""One page that shows what was handed in: scores, votes, and every task with its attempts and candidates.
+"""Show what was handed in: scores, votes, and every task with its attempts and candidates, as a page or as text.
 
     python -m submission.report submission.json --challenges challenges.json --solutions solutions.json \\
         --candidates candidates.npz --out report.html
+    python -m submission.report submission.json 00576224 --challenges challenges.json --text
 
 The page is a single file without scripts that needs no network; it follows the system's light or dark theme, and
 prints. It also shows the summary beside the submission: which checkpoint made it, what that checkpoint knew of the
-tasks, and the time. A notebook shows it where the value of a cell is `Inline(Path("report.html"))`.
+tasks, and the time. A notebook shows it where the value of a cell is `Inline(Path("report.html"))`. As text, grids are
+coloured on a terminal, and digits elsewhere or with NO_COLOR set.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from arc_trm.vote import Candidate, Ranked, Scores, Tally, outputs_of
+from arc_trm.vote import Candidate, Ranked, Tally, outputs_of
 from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
 from data_prep.grid import Grid
 from data_prep.progress import duration_text
-from data_prep.show import PALETTE
+from data_prep.show import PALETTE, beside, pick, render
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission
 from submission.score import known_scores
-from submission.show import comparison, put_together
 from submission.submission_file import read_answers, read_summary, remarks, summary_path
 
-ALARMS = ("LEAK", "CONTAMINATED", "UNKNOWN")  # how a remark begins that puts a score in doubt
+ALARMS = ("LEAK", "CONTAMINATED", "UNKNOWN")  # first words of remarks that put a score in doubt
 LEADING = 6  # candidates shown for every output
 PAGE = Path(__file__).with_name("page")  # template and style
-# How an output can end: in words, and in which colour.
+# The outcomes of an output: text and colour.
 OUTCOMES = {
     "first": ("solved by attempt 1", "#1f9d4d"),
     "second": ("solved by attempt 2", "#7cc576"),
@@ -45,26 +45,26 @@ VERDICTS = {"solved": "✓ solved", "partly": "◐ partly solved", "unsolved": "
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What a report is made from; only tasks and submission are always there."""
+    """The data of a report; candidates and summary may be missing."""
 
-    tasks: Sequence[Task]  # the submission answers just these
+    tasks: Sequence[Task]
     submission: Submission
     ranked: Ranked = field(default_factory=dict)  # candidates of outputs whose votes were recorded
-    summary: Mapping[str, Any] = field(default_factory=dict)  # what solving said about itself
+    summary: Mapping[str, Any] = field(default_factory=dict)  # written by the run that solved the tasks
 
 
 class Answer(NamedTuple):
-    """One asked output, and what was handed in for it."""
+    """One asked output, and the attempts at it."""
 
     question: Grid
     truth: Grid | None
     attempts: Sequence[Grid]
-    predicted: int  # how many of the attempts, the first ones, are the model's; the others are guesses
-    candidates: Sequence[Candidate] | None  # best first; None where votes were not recorded
+    predicted: int  # number of attempts, the first ones, that the model predicted; the others are guesses
+    candidates: Sequence[Candidate] | None  # best first; None if votes were not recorded
 
     @property
     def votes(self) -> int:
-        """All votes for this output."""
+        """The number of votes for this output."""
         return sum(candidate.votes for candidate in self.candidates or ())
 
     @property
@@ -85,9 +85,34 @@ class Answer(NamedTuple):
                 return name
         return "ranked" if self.rank else "missed"
 
+    @property
+    def known_grids(self) -> list[Grid]:
+        """The attempts and the truth, if it is known."""
+        return [*self.attempts, *([] if self.truth is None else [self.truth])]
+
+    def badges(self, grid: Grid) -> list[str]:
+        """Return the roles of a candidate: `attempt 1`, `attempt 2`, `✓ truth`."""
+        roles = zip(("attempt 1", "attempt 2", "✓ truth"), self.known_grids, strict=False)
+        return [role for role, other in roles if np.array_equal(grid, other)]
+
+    def own_votes(self, grid: Grid) -> int:
+        """Return the number of votes for `grid`."""
+        return sum(candidate.votes for candidate in self.candidates or () if np.array_equal(candidate.grid, grid))
+
+    def consensus(self, number: int) -> str:
+        """Return, for example, `put together from 8 of 13 votes`, those for grids of the attempt's size.
+
+        The text is empty for the second attempt, for a grid that got votes itself, and for a size without votes.
+        """
+        grid = self.attempts[number]
+        same = sum(candidate.votes for candidate in self.candidates or () if candidate.grid.shape == grid.shape)
+        if number or not same or self.own_votes(grid):
+            return ""
+        return f"put together from {same} of {self.votes} votes"
+
 
 def answers(material: Material, task: Task) -> list[Answer]:
-    """What the material says of each output of a task."""
+    """Return an Answer for each output of a task."""
     counts = material.summary.get("predicted_attempts", {}).get(task.task_id, [2] * len(task.tests))
     known = zip(outputs_of([task]), task.tests, material.submission[task.task_id], counts, strict=True)
     return [
@@ -97,29 +122,23 @@ def answers(material: Material, task: Task) -> list[Answer]:
 
 
 def verdict(found: Sequence[Answer]) -> str:
-    """Which of VERDICTS holds for a task with these outputs."""
+    """Return the key in VERDICTS for a task with these outputs."""
     solved = sum(answer.outcome in ("first", "second") for answer in found)
     if all(answer.outcome == "unknown" for answer in found):
         return "unknown"
     return "solved" if solved == len(found) else "partly" if solved else "unsolved"
 
 
-# The overview -------------------------------------------------------------------------------------------------------
-
-
-def overview(material: Material, found: Iterable[Sequence[Answer]]) -> str:
-    """Remarks, scores, outcomes and the run."""
-    lines = report_remarks(material)
-    said = "".join(f"<p{' class=alarm' if line.startswith(ALARMS) else ''}>{escape(line)}</p>" for line in lines)
-    notice = f"<div class=notice>{said}</div>" if lines else ""
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in run_rows(material))
-    outcomes = Counter(answer.outcome for answers in found for answer in answers)
-    run = panel("The run", f"<dl>{rows}</dl>") if rows else ""
-    return notice + score_tiles(known_scores(material.tasks, material.submission)) + outcome_panel(outcomes) + run
+def comparison(grid: Grid, truth: Grid) -> str:
+    """Return `right`, `6 of 36 cells differ` or `4 × 4 instead of 6 × 6`."""
+    if grid.shape != truth.shape:
+        return f"{grid.shape[0]} × {grid.shape[1]} instead of {truth.shape[0]} × {truth.shape[1]}"
+    wrong = int(np.count_nonzero(grid != truth))
+    return f"{wrong} of {truth.size} cells differ" if wrong else "right"
 
 
 def report_remarks(material: Material) -> list[str]:
-    """What a reader of the scores must know, one statement a line."""
+    """Return the remarks that a reader of the scores needs, one line each."""
     summary, known = material.summary, material.summary.get("known", ())
     lines = remarks(summary)
     parts = [[task for task in material.tasks if (task.task_id in known) is trained] for trained in (True, False)]
@@ -130,144 +149,97 @@ def report_remarks(material: Material) -> list[str]:
     return lines + [f"trouble while solving: {line}" for line in summary.get("troubles", ())]
 
 
-def panel(title: str, content: str) -> str:
-    """A framed part of the page."""
-    return f"<div class=panel><h2>{title}</h2>{content}</div>"
-
-
-def score_tiles(scores: Scores | None) -> str:
-    """The three scores."""
-    if scores is None:
-        return "<p class=notice>The true outputs are not known: there is no score.</p>"
-    tiles = (
-        ("Outputs", scores.outputs, f"{scores.outputs_solved} of {scores.outputs_total} test outputs solved"),
-        ("Task mean", scores.task_mean, f"mean share of solved outputs over {scores.tasks_total} tasks"),
-        ("Tasks", scores.tasks, f"{scores.tasks_solved} of {scores.tasks_total} tasks solved entirely"),
-    )
-    content = (panel(name, f"<p class=figure>{share:.2%}</p><p class=detail>{text}</p>") for name, share, text in tiles)
-    return f"<div class=tiles>{''.join(content)}</div>"
-
-
-def outcome_panel(outcomes: Counter[str]) -> str:
-    """How many outputs ended how; a choice shows the tasks with such an output alone."""
-    total, bar = outcomes.total(), ""
-    choices = '<label><input type=radio name=show id="show-all" checked>all tasks</label>'
-    for name, (words, colour) in OUTCOMES.items():
-        if count := outcomes[name]:
-            bar += f'<span style="flex-grow: {count}; background: {colour}"></span>'
-            swatch = f'<span class=swatch style="background: {colour}"></span>'
-            choice = f'<input type=radio name=show id="show-{name}">{swatch}{words} <b>{count}</b>'
-            choices += f"<label>{choice} ({count / total:.0%})</label>"
-    stacked = f"<div class=stacked aria-hidden=true>{bar}</div>"
-    return panel(f"Outcome of {total} test outputs", f"{stacked}<div class=legend>{choices}</div>")
-
-
 def run_rows(material: Material) -> list[tuple[str, str]]:
-    """Time by phase, and every other plain figure and word of the summary, as names and texts."""
+    """Return names and texts of the summary's time by phase, numbers and texts."""
     seconds = material.summary.get("seconds", {})
     total = sum(seconds.values()) or 1.0
     rows = [(name, f"{duration_text(part)} ({part / total:.0%})") for name, part in seconds.items()]
     for name, value in material.summary.items():
-        if isinstance(value, (str, int, float)) and name not in ("checkpoint", "leak"):  # which the remarks name
+        if isinstance(value, (str, int, float)) and name not in ("checkpoint", "leak"):  # the remarks name these
             rows.append((name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value)))
     return rows
 
 
-# Tasks --------------------------------------------------------------------------------------------------------------
+# As text ------------------------------------------------------------------------------------------------------------
 
 
-def task_card(material: Material, task: Task, found: Sequence[Answer]) -> str:
-    """A card with small drawings, which opens to show everything about the task."""
-    first = found[0]
-    second = first.outcome == "second"
-    drawings = {"input": first.question, f"attempt {1 + second}": first.attempts[second]}
-    drawings |= {"attempt 2": first.attempts[1]} if first.truth is None else {"truth": first.truth}
-    thumbs = "".join(
-        f"<span class=thumb>{drawing(grid, cell_size(102, grid))}<span>{name}</span></span>"
-        for name, grid in drawings.items()
+def show_attempts(tasks: Sequence[Task], submission: Submission, ranked: Ranked | None = None) -> str:
+    """Return input, attempts and truth of every test next to each other, below their votes and mistakes."""
+    material = Material(tasks, submission, ranked or {})
+    tests = ((task, number, answer) for task in tasks for number, answer in enumerate(answers(material, task)))
+    return "\n\n".join(_show_test(*test) for test in tests)
+
+
+def _show_test(task: Task, test: int, answer: Answer) -> str:
+    lines, grids = [f"{task.task_id}, test {test}"], {"input": answer.question}
+    for number, grid in enumerate(answer.attempts):
+        facts = []
+        if answer.candidates is not None:
+            own = answer.own_votes(grid)
+            share = f"{own / answer.votes:.0%} of {answer.votes} votes" if own else ""
+            facts.append(share or answer.consensus(number) or "a guess")
+        facts += [] if answer.truth is None else [comparison(grid, answer.truth)]
+        lines += [f"attempt {number + 1}: {', '.join(facts)}"] if facts else []
+        grids[f"attempt {number + 1}"] = grid
+    if answer.truth is not None:
+        grids["truth"] = answer.truth
+    return "\n".join([*lines, beside([f"{name}\n{render(grid)}" for name, grid in grids.items()])])
+
+
+# As a page ----------------------------------------------------------------------------------------------------------
+
+
+def render_page(material: Material, title: str) -> str:
+    """Return the whole HTML file, page/page.html filled in."""
+    # Here, because only the page needs it; torch brings it along.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = [(task, answers(material, task)) for task in material.tasks]
+    environment = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    shares = [answer.candidates[0].votes / answer.votes if answer.candidates else 0.0 for answer in found]
+    return environment.get_template("page.html").render(
+        title=title,
+        tasks=found,
+        counts=Counter(answer.outcome for _, own in found for answer in own),
+        scores=known_scores(material.tasks, material.submission),
+        remarks=report_remarks(material),
+        run=run_rows(material),
+        learned=material.summary.get("demonstrations", {}),
+        facts_of=lambda task, own: task_facts(material, task, own),
+        **{"outcomes": OUTCOMES, "verdicts": VERDICTS, "alarms": ALARMS, "most_candidates": LEADING},
+        **{"verdict_of": verdict, "comparison": comparison, "cell_size": cell_size, "drawing": drawing},
+    )
+
+
+def task_facts(material: Material, task: Task, found: Sequence[Answer]) -> list[str]:
+    """Return the facts in the last line of a task's card."""
+    agreeing = min(answer.candidates[0].votes / answer.votes if answer.candidates else 0.0 for answer in found)
     facts = {
-        f"{min(shares):.0%} of votes agree": min(shares) > 0,
+        f"{agreeing:.0%} of votes agree": agreeing > 0,
         "several test outputs": len(found) > 1,
         "fallback": any(answer.predicted < 2 for answer in found),
         "demonstrations known": task.task_id in material.summary.get("known", ()),
         "contaminated": task.task_id in material.summary.get("trained_on", ()),
     }
-    badge = f'<span class="badge {verdict(found)}">{VERDICTS[verdict(found)]}</span>'
-    foot = "".join(f"<span>{fact}</span>" for fact, holds in facts.items() if holds)
-    head = f"<span class=cardhead><span class=id>{escape(task.task_id)}</span>{badge}</span>"
-    summary = f"<summary>{head}<span class=thumbs aria-hidden=true>{thumbs}</span><span class=cardfoot>{foot}</span>"
-    learned = material.summary.get("demonstrations", {}).get(task.task_id, {})
-    body = _demonstrations(task, learned) + "".join(_output(answer, i, len(found)) for i, answer in enumerate(found))
-    classes = " ".join(dict.fromkeys(["card", *(answer.outcome for answer in found)]))
-    return f'<details class="{classes}">{summary}</summary>{body}</details>\n'
+    return [fact for fact, holds in facts.items() if holds]
 
 
-def _demonstrations(task: Task, learned: Mapping[str, float]) -> str:
-    """The pairs, and how well the adaptation had `learned` them."""
-    pairs = ""
-    for number, pair in enumerate(task.demonstrations, start=1):
-        assert pair.output is not None
-        cell = cell_size(170, pair.input, pair.output)
-        shown = [figure(f"Input {number}", pair.input, cell), figure(f"Output {number}", pair.output, cell)]
-        pairs += f"<div class=pair>{'<span aria-hidden=true>→</span>'.join(shown)}</div>"
-    figures = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in learned.items())
-    said = f"<p class=detail>when adapted: {escape(figures)}</p>" if figures else ""
-    return f"<h3>Demonstrations</h3><div class=pairs>{pairs}</div>{said}"
+class Markup(str):
+    """Text that a template does not escape."""
 
-
-def _output(answer: Answer, test: int, tests: int) -> str:
-    """Input, attempts and truth of one test, and the leading candidates."""
-    truth = [] if answer.truth is None else [answer.truth]
-    cell = cell_size(220, answer.question, *answer.attempts, *truth)
-    figures = [figure("Test input", answer.question, cell)]
-    for number, grid in enumerate(answer.attempts, start=1):
-        note = "a fallback, not predicted" if number > answer.predicted else ""
-        if number == 1 and not note and answer.candidates:
-            note = put_together(answer.candidates, grid)
-        figures.append(figure(f"Attempt {number}", grid, cell, note, answer.truth))
-    figures += [figure("Truth", grid, cell) for grid in truth]
-    name = f"Test {test + 1} of {tests}" if tests > 1 else "Test"
-    heading = f"<h3>{name}: {OUTCOMES[answer.outcome][0]}</h3>"
-    return f"{heading}<div class=pairs>{''.join(figures)}</div>{_candidates(answer)}"
-
-
-def _candidates(answer: Answer) -> str:
-    if answer.candidates is None:
-        return ""
-    if not answer.candidates:
-        return "<p class=notice>No candidate: no prediction held a grid.</p>"
-    items = [_candidate(answer, *placed) for placed in enumerate(answer.candidates[:LEADING], start=1)]
-    heading = f"Leading {len(items)} of {len(answer.candidates)} candidates, {answer.votes} votes"
-    if answer.truth is not None:
-        heading += f"; the truth is {f'number {answer.rank}' if answer.rank else 'not among them'}"
-    return f"<h4>{heading}</h4><ol class=candidates>{''.join(items)}</ol>"
-
-
-def _candidate(answer: Answer, place: int, candidate: Candidate) -> str:
-    right = place == answer.rank
-    names = [f"attempt {i}" for i, grid in enumerate(answer.attempts, 1) if np.array_equal(grid, candidate.grid)]
-    badges = "".join(f" <span class=badge>{name}</span>" for name in [*names, *(["✓ truth"] if right else [])])
-    facts = (
-        f"<p><b>{candidate.votes} votes</b> ({candidate.votes / answer.votes:.1%}){badges}</p>"
-        f"<progress value={candidate.votes} max={answer.votes} aria-hidden=true></progress>"
-        f"<p>halting probability {candidate.mean_halt:.1%}</p>"
-    )
-    shown = figure(f"No. {place}", candidate.grid, cell_size(130, candidate.grid))
-    return f"<li{' class=right' if right else ''}>{shown}<div class=candidatefacts>{facts}</div></li>"
-
-
-# Grids as SVG -------------------------------------------------------------------------------------------------------
+    def __html__(self) -> str:
+        """Return the text as it is."""
+        return self
 
 
 def cell_size(room: int, *grids: Grid) -> int:
-    """The side of a cell in pixels with which the largest of the grids takes about `room` pixels."""
+    """Return the side of a cell in pixels with which the largest of the grids takes about `room` pixels."""
     return max(3, min(28, room // max(max(grid.shape) for grid in grids)))
 
 
-def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
-    """A grid, sharp at every size and on paper; cells that differ from a truth of its size get a cross."""
+def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> Markup:
+    """Return a grid as SVG, with a cross on cells that differ from a truth of the same size."""
     height, width = grid.shape
     colours, counts = np.unique(grid, return_counts=True)
     below, *others = colours[np.argsort(-counts, kind="stable")].tolist()  # the most common colour below the others
@@ -281,56 +253,12 @@ def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
         cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in wrong.tolist())
         parts += [f'<path class="{name}" d="{cross}"/>' for name in ("cross under", "cross")]
     size = f'viewBox="0 0 {width} {height}" width="{width * cell}" height="{height * cell}"'
-    return f'<svg class="grid" {size}>{"".join(parts)}</svg>'
-
-
-def figure(caption: str, grid: Grid, cell: int, note: str = "", truth: Grid | None = None) -> str:
-    """A drawing with its caption, and words for those who cannot see it; how it compares where there is a truth."""
-    height, width = grid.shape
-    tone = ""
-    if truth is not None:
-        compared = comparison(grid, truth)
-        tone, sign = ("right", "✓") if compared == "right" else ("wrong", "✗")
-        note += f"{'; ' if note else ''}{sign} {compared}"
-    label = f"{caption}: {'/'.join(''.join(map(str, row)) for row in grid.tolist())}"
-    said = f"<figcaption><b>{caption}</b> <span class=detail>{height} × {width}</span></figcaption>"
-    drawn = f'<div role=img aria-label="{label}">{drawing(grid, cell, truth)}</div>'
-    return f'<figure class="{tone}">{said}{drawn}{f"<p class=note>{note}</p>" if note else ""}</figure>'
-
-
-# The page -----------------------------------------------------------------------------------------------------------
-
-
-def render_page(material: Material, title: str) -> str:
-    """The whole HTML file."""
-    found = [answers(material, task) for task in material.tasks]
-    cards = "".join(task_card(material, task, own) for task, own in zip(material.tasks, found, strict=True))
-    style, page = ((PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.html"))
-    return Template(page).substitute(title=escape(title), style=style, overview=overview(material, found), cards=cards)
-
-
-def write_report(
-    submission: Path, challenges: Path, solutions: Path | None, candidates: Path | None, out: Path, title: str
-) -> None:
-    """Read what the page shows, check that it belongs together, write the page and print a line about it."""
-    refuse_input(out, [submission, challenges, solutions, candidates, summary_path(submission)])
-    tasks = read_tasks(challenges, solutions)
-    ranked = {} if candidates is None else Tally.load(candidates).ranked()
-    if candidates is not None and not ranked.keys() & set(outputs_of(tasks)):
-        found = f"has votes for none of the {len(tasks)} tasks"
-        raise InputError(f"{candidates}: {found}, expected candidates of this submission")
-    attempts = read_answers(submission, tasks, challenges)
-    page = render_page(Material(tasks, attempts, ranked, read_summary(submission)), title).encode()
-    write_atomic(out, page)
-    scores = known_scores(tasks, attempts)
-    solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"
-    outputs = sum(map(len, attempts.values()))
-    print(f"wrote {out}: {len(tasks)} tasks, {outputs} outputs, {solved}, {len(page) / 1e6:.1f} MB")
+    return Markup(f'<svg class="grid" {size}>{"".join(parts)}</svg>')
 
 
 @dataclass(frozen=True)
 class Inline:
-    """A page that a notebook shows, in a frame apart; a line instead where there is none."""
+    """A page that a notebook shows in a frame of its own, or a line if there is none."""
 
     page: Path
 
@@ -341,19 +269,62 @@ class Inline:
         return f'<iframe sandbox style="{style}" srcdoc="{page}"></iframe>'
 
 
+# Programs -----------------------------------------------------------------------------------------------------------
+
+
+def read_material(
+    submission: Path, challenges: Path, solutions: Path | None, candidates: Path | None, names: Sequence[str] = ()
+) -> Material:
+    """Read the data of a report on the named tasks (none: all); raises InputError if it does not belong together."""
+    tasks = read_tasks(challenges, solutions)
+    ranked = {} if candidates is None else Tally.load(candidates).ranked()
+    if candidates is not None and not ranked.keys() & set(outputs_of(tasks)):
+        found = f"has votes for none of the {len(tasks)} tasks"
+        raise InputError(f"{candidates}: {found}, expected candidates of this submission")
+    attempts = read_answers(submission, tasks, challenges)
+    chosen = [task for name in names or attempts for task in pick(tasks, name, str(challenges))]
+    return Material(chosen, attempts, ranked, read_summary(submission))
+
+
+def write_report(
+    submission: Path,
+    challenges: Path,
+    solutions: Path | None,
+    candidates: Path | None,
+    out: Path,
+    title: str,
+    names: Sequence[str] = (),
+) -> None:
+    """Write the page and print a line about it; raises InputError as `read_material` does."""
+    refuse_input(out, [submission, challenges, solutions, candidates, summary_path(submission)])
+    material = read_material(submission, challenges, solutions, candidates, names)
+    page = render_page(material, title).encode()
+    write_atomic(out, page)
+    scores = known_scores(material.tasks, material.submission)
+    solved = "no known outputs" if scores is None else f"{scores.outputs_solved} of {scores.outputs_total} solved"
+    outputs = sum(len(task.tests) for task in material.tasks)
+    print(f"wrote {out}: {len(material.tasks)} tasks, {outputs} outputs, {solved}, {len(page) / 1e6:.1f} MB")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; the exit status."""
+    """Write the page or print the text, and return the exit status."""
     parser = command_line("submission.report", __doc__)
     add = parser.add_argument
     add("submission", metavar="SUBMISSION", type=Path, help="the submission.json to show")
+    add("names", metavar="TASK_ID", nargs="*", help="tasks to show (all)")
     add("--challenges", metavar="FILE", type=Path, required=True, help="the tasks it answers: a file or a folder")
     add("--solutions", metavar="FILE", type=Path, help="the known outputs, for scores and differences")
     add("--candidates", metavar="FILE", type=Path, help="the votes that were saved while solving (.npz)")
     add("--title", metavar="TEXT", help="heading of the page (default: the name of SUBMISSION)")
+    add("--text", action="store_true", help="print the attempts instead of writing a page")
     add("--out", metavar="FILE", type=Path, default=Path("report.html"), help="the page to write (report.html)")
-    arguments = parser.parse_args(argv)
-    arguments.title = arguments.title or arguments.submission.name
-    write_report(**vars(arguments))
+    arguments = parser.parse_intermixed_args(argv)
+    given = arguments.submission, arguments.challenges, arguments.solutions, arguments.candidates
+    if arguments.text:
+        material = read_material(*given, arguments.names)
+        print(show_attempts(material.tasks, material.submission, material.ranked or None))
+    else:
+        write_report(*given, arguments.out, arguments.title or arguments.submission.name, arguments.names)
     return 0
 
 

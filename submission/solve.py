@@ -29,9 +29,9 @@ from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission
 from submission.clock import RunClock
 from submission.inputs import choose_rehearsal, find_challenges, find_exports, is_rerun, scale
+from submission.report import show_attempts
 from submission.score import known_scores
 from submission.settings import Settings, read_solve_arguments
-from submission.show import show_attempts
 from submission.submission_file import SubmissionFile, read_submission, remarks
 
 MOST_SHOWN = 20  # own tasks whose attempts are printed at the end

@@ -6,11 +6,10 @@ Beside `submission.json` stands `submission.summary.json`: which checkpoint made
 how the run went.
 """
 
-import contextlib
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from submission.attempts import Attempts, Draft, Submission, draft_submission
 
 
 def write_submission(path: Path | str, submission: Submission) -> None:
-    """Write the file atomically; raises InputError when that is impossible, leaving the old file."""
+    """Write the file atomically; raises InputError if that is impossible, and the old file stays."""
     table = {
         task_id: [{name: grid.tolist() for name, grid in attempts._asdict().items()} for attempts in outputs]
         for task_id, outputs in submission.items()
@@ -37,7 +36,7 @@ def write_submission(path: Path | str, submission: Submission) -> None:
 
 
 def read_submission(path: Path | str) -> Submission:
-    """Read and validate a submission; raises InputError naming file, task, output and field."""
+    """Read and validate a submission; raises InputError that names file, task, output and field."""
     value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [attempts, ...], ...}}")
@@ -59,29 +58,30 @@ def _parse_attempts(value: object, where: str) -> Attempts:
 
 
 def read_answers(path: Path | str, tasks: Sequence[Task], source: Path | str) -> Submission:
-    """The submission that answers just the tasks of `source`; raises InputError for any other."""
+    """Read a submission that answers exactly the tasks of `source`; raises InputError for any other."""
     submission = read_submission(path)
     check_complete(path, submission, {task.task_id: len(task.tests) for task in tasks}, source)
     return submission
 
 
 def check_complete(path: Path | str, submission: Submission, expected: Mapping[str, int], source: Path | str) -> None:
-    """Raise InputError unless the submission holds just the tasks of `source`, with as many outputs each."""
+    """Raise InputError unless the submission holds exactly the tasks and the numbers of outputs of `source`."""
     missing = [task_id for task_id in expected if task_id not in submission]
     unknown = [task_id for task_id in submission if task_id not in expected]
     if len(missing) == len(expected):
         raise InputError(f"{path}: none of the {len(expected)} tasks of {source} is in it; is that another set?")
     if missing:
-        raise InputError(f"{path}: lacks task {_listed(missing)}, expected all tasks of {source}")
+        raise InputError(f"{path}: lacks task {listed(missing)}, expected all tasks of {source}")
     if unknown:
-        raise InputError(f"{path}: unknown task {_listed(unknown)}, expected only tasks of {source}")
+        raise InputError(f"{path}: unknown task {listed(unknown)}, expected only tasks of {source}")
     for task_id, count in expected.items():
         if len(submission[task_id]) != count:
             found = len(submission[task_id])
             raise InputError(f"{path}: task {task_id} has {found} outputs, expected {count} as in {source}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return `a` or `a and 3 more`."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -90,25 +90,25 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass
 class SubmissionFile:
-    """The votes so far, and the files that follow from them; only the main process writes."""
+    """The votes so far and the files that are made from them; only the main process writes."""
 
     tasks: Sequence[Task]
     path: Path
-    candidates: Path | None = None  # where all votes are kept, too
+    candidates: Path | None = None  # file of all votes
     writes: bool = True
     facts: dict[str, Any] = field(default_factory=dict)  # about the run, for the summary
     tally: Tally = field(init=False)
     written: Draft | None = None  # what the file holds
-    least_votes: int = 0  # that the file held when this process began; one with fewer votes does not replace it
-    kept_checkpoint: str | None = None  # whose votes these are
-    troubles: list[str] = field(default_factory=list)  # what went wrong without ending the run
+    least_votes: int = 0  # votes in the file of an earlier process, which stays until there are as many
+    kept_checkpoint: str | None = None  # digest of the checkpoint that gave them
+    troubles: list[str] = field(default_factory=list)  # errors that did not end the run
 
     def __post_init__(self) -> None:
         """Start without votes."""
         self.tally = Tally(outputs_of(self.tasks))
 
     def open(self) -> None:
-        """Write the file with fallbacks alone; raises InputError where it cannot be written."""
+        """Write the file with only fallbacks; raises InputError if it cannot be written."""
         if not self.writes:
             return
         for path in (self.path, self.candidates or self.path):
@@ -129,8 +129,11 @@ class SubmissionFile:
         write_submission(self.path, self.written.submission)
 
     def goes_on(self) -> bool:
-        """Whether the file that stands there has votes for just these tasks; then it stays until there are as many."""
-        with contextlib.suppress(InputError, KeyError, ValueError, TypeError):  # without a summary nobody knows
+        """Keep the file of an earlier process until there are as many votes; returns False if it has none to keep.
+
+        It is kept if it answers exactly these tasks and its summary says how many votes it holds.
+        """
+        with suppress(InputError, KeyError, ValueError, TypeError):
             submission = read_answers(self.path, self.tasks, self.path)
             summary = read_summary(self.path)
             self.written, self.least_votes = Draft(submission, summary["predicted_attempts"]), int(summary["votes"])
@@ -138,7 +141,7 @@ class SubmissionFile:
         return self.least_votes > 0
 
     def write(self) -> None:
-        """Write the files anew from the votes so far; where that fails the last good file stays, with a note."""
+        """Write the files from the votes so far; if that fails, the last good file stays, with a note."""
         if not self.writes or self.votes < self.least_votes:
             return
         with self.tally.lock, self.tolerated("writing; the last good file stays"):
@@ -150,8 +153,8 @@ class SubmissionFile:
                 self.tally.save(self.candidates)
 
     def write_summary(self) -> None:
-        """Write what is known about the run and the submission; raises InputError where that is impossible."""
-        if self.votes < self.least_votes:  # then the one that stands there belongs to the file
+        """Write the summary, unless an earlier process's file is kept; raises InputError if that is impossible."""
+        if self.votes < self.least_votes:
             return
         with self.tally.lock:
             write_json(summary_path(self.path), self.summary())
@@ -163,9 +166,9 @@ class SubmissionFile:
 
     @contextmanager
     def tolerated(self, what: str) -> Iterator[None]:
-        """Note what goes wrong within this context, and go on: a valid file must come out whatever happens.
+        """Note an error within this context and go on, because a valid file must come out whatever happens.
 
-        The one place of the project that catches every exception; none is lost, all are in the summary.
+        The only place of the project that catches every exception; the summary lists them all.
         """
         try:
             yield
@@ -176,14 +179,14 @@ class SubmissionFile:
                 traceback.print_exc()
 
     def trouble(self, text: str) -> None:
-        """Note, and say on stderr, what went wrong without ending the run."""
+        """Note an error that does not end the run, and print it on stderr."""
         self.troubles.append(text)
         if self.writes:
             print(f"note: {text}", file=sys.stderr)
 
     @property
     def agreement(self) -> float:
-        """Mean share of the votes that the candidate with most of them has, over outputs with votes."""
+        """Mean share of the votes that the leading candidate has, over outputs with votes."""
         with self.tally.lock:
             counts = [[c.votes for c in self.tally.candidates(output)] for output in range(len(self.tally.outputs))]
         shares = [max(votes) / sum(votes) for votes in counts if votes]
@@ -191,12 +194,12 @@ class SubmissionFile:
 
     @property
     def votes(self) -> int:
-        """All votes so far."""
+        """The number of votes so far."""
         with self.tally.lock:
             return sum(self.tally.total(output) for output in range(len(self.tally.outputs)))
 
     def summary(self) -> dict[str, Any]:
-        """The facts, and what the file holds, as JSON values."""
+        """Return the facts and the counts of the file as JSON values."""
         assert self.written is not None
         return {
             **self.facts,
@@ -213,21 +216,19 @@ class SubmissionFile:
 
 # The summary ----------------------------------------------------------------------------------------------
 
-# What a summary says about the checkpoint: its digest, whether its dataset was built with --allow-leak, whether its
-# training tasks are known, which tasks of the submission were among these, for which it has an embedding row, and which
-# need a larger canvas than it was trained on; and how well the adaptation knows the demonstrations of each task.
+# The fields of a summary that remarks and reports read, and their types; docs/formats.md describes them.
 PROVENANCE = {"checkpoint": str, "leak": bool, "training_known": bool, "demonstrations": dict}
 PROVENANCE |= dict.fromkeys(("trained_on", "known", "beyond_canvas"), list)
 EXPECTED = {str: "a text", bool: "true or false", list: "a list of ids", dict: "an object of tasks"}
 
 
 def summary_path(submission: Path) -> Path:
-    """`submission.summary.json` beside `submission.json`."""
+    """Return the path `submission.summary.json` for `submission.json`."""
     return submission.with_name(f"{submission.stem}.summary.json")
 
 
 def read_summary(submission: Path) -> dict[str, Any]:
-    """What stands beside the submission at that path, empty when nothing does; InputError when it is malformed."""
+    """Read the summary of a submission, empty if there is none; raises InputError if a field has another type."""
     path = summary_path(submission)
     value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
@@ -239,25 +240,26 @@ def read_summary(submission: Path) -> dict[str, Any]:
 
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
-    """What a reader of the score must know, one statement a line."""
+    """Return the remarks that a reader of the score needs, one line each."""
+    known, seen, beyond = summary.get("training_known", True), summary.get("trained_on"), summary.get("beyond_canvas")
     lines = [f"checkpoint {summary['checkpoint']}"] if "checkpoint" in summary else []
     if summary.get("leak"):
         lines.append("LEAK: the checkpoint was trained on a dataset built with --allow-leak")
-    seen = summary.get("trained_on")
-    if not summary.get("training_known", True):
+    if not known:
         lines.append("UNKNOWN: the checkpoint does not say what it was trained on; it may have seen these test outputs")
     if seen:
         lines.append(f"CONTAMINATED: the checkpoint was trained on {len(seen)} of its tasks: {_some(seen)}")
-    elif seen is not None and summary.get("training_known", True):
+    elif seen is not None and known:
         lines.append("none of its test outputs was a training label of the checkpoint")
-    if beyond := summary.get("beyond_canvas"):
+    if beyond:
         lines.append(f"{len(beyond)} of its tasks need a larger canvas than the checkpoint trained on: {_some(beyond)}")
-    if summary.get("known"):
-        count = len(summary["known"])
-        lines.append(f"the checkpoint was trained on the demonstrations of {count} of its tasks (the paper's protocol)")
+    if rows := summary.get("known"):
+        lines.append(
+            f"the checkpoint was trained on the demonstrations of {len(rows)} of its tasks (the paper's protocol)"
+        )
     return lines
 
 
 def _some(names: Sequence[Any]) -> str:
-    """The first five of them."""
+    """Return the first five names as text."""
     return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")

@@ -83,10 +83,10 @@ def die() -> None:
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
-    """Within this context no file can grow beyond 100 bytes."""
+def full_disk(size: int = 100) -> Iterator[None]:
+    """Let no file grow beyond `size` bytes within this context."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:

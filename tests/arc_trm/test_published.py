@@ -1,11 +1,12 @@
 """Published weights: what our exports make of them and back, and which files are refused."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
+from arc_trm import published as published_weights
 from arc_trm.checkpoint import Export, read_export, write_export
 from arc_trm.config import HaltingConfig, RunConfig
 from arc_trm.model import RecursiveModel
@@ -68,7 +69,9 @@ def test_an_imported_model_computes_the_golden_logits(tmp_path, name):
     golden = golden_tensors(arch, BASE | changes, SEEDS[name])
     bare = {k.removeprefix("param/"): v.float() for k, v in golden.items() if k.startswith("param/")}
     torch.save(bare, tmp_path / "step_1")
-    assert main(["import", str(tmp_path / "step_1"), name, "--out", str(tmp_path / "ours")]) == 0
+    (tmp_path / "names.json").write_text(json.dumps([f"puzzle {i}" for i in range(BASE["num_puzzle_identifiers"])]))
+    given = ["--identifiers", str(tmp_path / "names.json"), "--out", str(tmp_path / "ours")]
+    assert main(["import", str(tmp_path / "step_1"), name, *given]) == 0
     export = read_export(tmp_path / "ours")
     model = RecursiveModel(export.model)
     model.load_state_dict(export.weights)
@@ -93,7 +96,8 @@ def import_error(tmp_path, tensors, *arguments, preset="att"):
     [
         ("one", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 22]"),
         ("arc1", "puzzle_emb.weights has shape [7, 53], the asked model has [7, 512]"),
-        ("arc1-fast", "preset arc1-fast: model.positions grid, the published code knows sequence alone"),
+        ("arc1", "step_7: H_init has shape [42], the asked model has [512]; L_init has shape [42], the asked"),
+        ("arc1-fast", "preset arc1-fast: model.positions grid, the published code has only sequence"),
         ("at", "found 'at', expected a preset: did you mean att? DATA or DATA-VARIANT"),
     ],
 )
@@ -142,7 +146,22 @@ class Payload:
 
 def test_nothing_is_unpickled(tmp_path):
     message = import_error(tmp_path, {"embed_tokens.embedding_weight": Payload()})
-    assert "cannot read as a torch file of tensors alone" in message
+    assert "cannot read as a torch file of named tensors" in message
+
+
+@pytest.mark.parametrize("content", [{"a": torch.nn.Linear(2, 3)}, "text"])
+def test_content_other_than_tensors_is_refused_without_advice_to_load_it(tmp_path, content):
+    path = tmp_path / "step_7"
+    path.write_text(content) if content == "text" else torch.save(content, path)
+    reason = "File is not a zip file" if content == "text" else "other content"
+    with pytest.raises(InputError, match=rf"step_7: cannot read as a torch file of named tensors \({reason}\)$"):
+        main(["import", str(path), "att", "--out", str(tmp_path / "ours")])
+
+
+def test_a_torch_file_given_as_a_checkpoint_is_to_be_imported(tmp_path):
+    torch.save(published("att"), tmp_path / "step_7")
+    with pytest.raises(InputError, match=r"a torch file, .* `python -m arc_trm\.published import .*/step_7 PRESET"):
+        read_export(tmp_path / "step_7")
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path):
@@ -152,17 +171,44 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
             main(["import", str(tmp_path / name), "att", "--out", str(tmp_path / "ours")])
 
 
-def test_import_can_leave_the_table_out(tmp_path, capsys):
+@pytest.mark.parametrize("words", [["--no-table"], []])
+def test_only_the_mean_of_a_table_is_kept_if_asked_or_without_names(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.setattr(published_weights, "ROWS_AT_ONCE", 4)
     tensors = published("mixer")
     torch.save(tensors, tmp_path / "step_7")
-    assert main(["import", str(tmp_path / "step_7"), "mixer", "--out", str(tmp_path / "ours"), "--no-table"]) == 0
-    assert capsys.readouterr().out.endswith("0 puzzle embeddings\n")
+    assert main(["import", str(tmp_path / "step_7"), "mixer", "--out", str(tmp_path / "ours"), *words]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("0 puzzle embeddings\n")
+    note = "note: the 7 puzzle embeddings have no names (--identifiers), so only their mean is kept\n"
+    assert said.startswith(note) == (not words)
     export = read_export(tmp_path / "ours")
     assert export.puzzle_table is None
     assert export.puzzle_names is None
     assert export.facts["preset"] == "mixer"
     assert (export.training_tasks, export.training_known) == ((), False)
     assert torch.allclose(export.puzzle_mean, tensors[PUZZLE_TABLE][1:].mean(0))
+
+
+def test_dotted_settings_change_the_preset(tmp_path, capsys):
+    tensors = published("att") | {PUZZLE_TABLE: torch.randn(1, 53)}
+    torch.save(tensors, tmp_path / "step_7")
+    words = ["import", str(tmp_path / "step_7"), "arc1", "--out", str(tmp_path / "ours")]
+    asked = asdict(PRESETS["att"].model)
+    changes = {name: value for name, value in asked.items() if value != getattr(PRESETS["arc1"].model, name)}
+    dotted = [word for name, value in changes.items() for word in (f"--model.{name.replace('_', '-')}", str(value))]
+    assert "--model.hidden" in dotted
+    assert main([*words, *dotted, "--no-table", "--halting.max-supervision-steps", "7"]) == 0
+    export = read_export(tmp_path / "ours")
+    assert replace(export.model, latents=0) == PRESETS["att"].model
+    assert export.halting.max_supervision_steps == 7
+    for wrong in (["--model.hiden", "3"], ["--train.lr", "1"], ["--model.hidden", "wide"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*words, *wrong])
+        assert wrong[0] in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"model\.latent_steps: found 0, expected at least 1"):
+        main([*words, "--model.latent-steps", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", str(tmp_path / "ours"), "--out", str(tmp_path / "x"), "--model.hidden", "3"])
 
 
 def test_a_dataset_says_what_a_checkpoint_was_trained_on(tmp_path):
@@ -201,6 +247,6 @@ def test_what_the_published_code_lacks_is_not_exported_to_it(tmp_path, setting, 
     write_export(
         tmp_path / "ours", Export(model, HaltingConfig(), dict(RecursiveModel(model).state_dict()), torch.ones(7))
     )
-    with pytest.raises(InputError, match=f"model.{setting} {value}, the published code knows"):
+    with pytest.raises(InputError, match=f"model.{setting} {value}, the published code has only"):
         main(["export", str(tmp_path / "ours"), "--out", str(tmp_path / "step_1")])
     assert not (tmp_path / "step_1").exists()

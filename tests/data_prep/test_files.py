@@ -5,9 +5,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from data_prep.files import InputError, read_json, refuse_input
+from data_prep import check_python
+from data_prep.files import InputError, read_json, refuse_input, save_arrays, write_atomic
+from tests.kills import full_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,3 +77,39 @@ def test_an_input_is_not_written_over(tmp_path: Path) -> None:
     refuse_input(tmp_path / "curves.png", [tmp_path])
     refuse_input(tmp_path / "new.json", [tmp_path, tmp_path / "missing"])
     refuse_input(tmp_path / "other.json", [tmp_path / "tasks.json"])
+
+
+def test_a_full_disk_under_an_array_is_named(tmp_path: Path) -> None:
+    arrays = {"cells": np.zeros(100_003, np.uint8)}
+    save_arrays(tmp_path / "data", {"format": "arc-trm-dataset"}, {"old": arrays["cells"]})
+    with full_disk(1009), pytest.raises(InputError, match=r"data: cannot write \(the disk seems to be full: \d+ "):
+        save_arrays(tmp_path / "data", {"format": "arc-trm-dataset"}, arrays)
+    assert {path.name for path in tmp_path.rglob("*")} == {"data", "old.npy", "manifest.json"}
+
+
+@pytest.mark.parametrize("out", ["/dev/null", "."])
+def test_a_device_or_a_folder_is_not_replaced_by_a_file(out: str) -> None:
+    for refuse in (lambda: refuse_input(Path(out), []), lambda: write_atomic(out, b"lost")):
+        with pytest.raises(InputError, match=rf"^{out}: cannot write \(is no regular file\), expected a file$"):
+            refuse()
+
+
+@pytest.mark.parametrize("module", ["data_prep.show", "arc_trm.plot", "submission.score"])
+def test_a_program_says_what_its_python_lacks(module: str) -> None:
+    # -S leaves out installed packages.
+    found = subprocess.run([sys.executable, "-S", "-m", module], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"error: {sys.executable} lacks numpy, orjson, ")
+    assert found.stderr.endswith("install the project: `make install`, then .venv/bin/python\n")
+    assert found.stderr.count("\n") == 1
+
+
+def test_an_old_python_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "hexversion", 0x030A0CF0)
+    monkeypatch.setattr(sys, "version", "3.10.12 (main)")
+    with pytest.raises(ImportError, match=r"^found Python 3\.10\.12, expected 3\.11 or newer$"):
+        check_python()
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    with pytest.raises(SystemExit, match="2"):
+        check_python()
+    assert capsys.readouterr().err == "error: found Python 3.10.12, expected 3.11 or newer\n"

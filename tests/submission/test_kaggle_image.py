@@ -4,6 +4,8 @@ These tests read the sources; test_solve_processes solves in a Python that lacks
 """
 
 import ast
+import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
@@ -29,6 +31,10 @@ def test_a_submission_needs_what_the_image_has() -> None:
     found = outside_imports(REPOSITORY)
     assert problems(found, requirements(PROJECT)) == []
     assert {"torch", "numpy", "accelerate", "orjson", "safetensors", "tqdm"} <= {item.name for item in found}
+
+
+def test_torch_brings_jinja2() -> None:
+    assert any(re.fullmatch(r"jinja2\b[^;]*", wanted) for wanted in importlib.metadata.requires("torch") or ())
 
 
 def test_the_image_is_what_the_project_admits() -> None:

@@ -1,4 +1,4 @@
-"""The report page: what it is made of, and what a reader finds in a real browser."""
+"""The report: its data, its text in the terminal, and its page in a real browser."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,18 @@ from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.tasks import Task
 from submission.attempts import Attempts, Submission
-from submission.report import Answer, Inline, Material, answers, main, render_page, report_remarks, run_rows, verdict
+from submission.report import (
+    Answer,
+    Inline,
+    Material,
+    answers,
+    main,
+    render_page,
+    report_remarks,
+    run_rows,
+    show_attempts,
+    verdict,
+)
 from submission.submission_file import write_submission
 from tests.arc_trm.plain_vote import votes_for
 from tests.data_prep.material import as_json, grid, pair, task
@@ -186,6 +197,68 @@ def test_another_title(folder: Path, tmp_path: Path) -> None:
 
 def test_a_page_that_is_not_there_is_a_line_in_a_notebook(folder: Path) -> None:
     assert Inline(folder / "none.html")._repr_html_() == "<p>There is no none.html.</p>"
+
+
+# Text ---------------------------------------------------------------------------------------------------
+
+TEXT_TASK = task("abc", [pair(["12"], ["3"])], [pair(["1", "2"], TRUTH), pair(["7"], TRUTH)])
+TEXT_ANSWERS = (Attempts(grid(NEAR), grid(TRUTH)), Attempts(grid(FAR), grid(NEAR)))
+
+
+def test_attempts_are_compared_with_the_truth() -> None:
+    assert show_attempts([TEXT_TASK], {"abc": TEXT_ANSWERS}).split("\n") == [
+        "abc, test 0",
+        "attempt 1: 1 of 6 cells differ",
+        "attempt 2: right",
+        "input    attempt 1    attempt 2    truth",
+        "1        3 4 5        3 4 5        3 4 5",
+        "2        6 7 9        6 7 8        6 7 8",
+        "",
+        "abc, test 1",
+        "attempt 1: 2 × 2 instead of 2 × 3",
+        "attempt 2: 1 of 6 cells differ",
+        "input    attempt 1    attempt 2    truth",
+        "7        3 4          3 4 5        3 4 5",
+        "         6 7          6 7 9        6 7 8",
+    ]
+
+
+def test_votes_are_said_where_they_are_known() -> None:
+    tally = Tally(outputs_of([TEXT_TASK]))
+    tally.add(votes_for([(0, grid(rows), 0.5) for rows in (NEAR, NEAR, TRUTH)]))
+    shown = show_attempts([TEXT_TASK], {"abc": TEXT_ANSWERS}, tally.ranked()).split("\n")
+    assert shown[1:3] == ["attempt 1: 67% of 3 votes, 1 of 6 cells differ", "attempt 2: 33% of 3 votes, right"]
+    assert shown[8] == "attempt 1: a guess, 2 × 2 instead of 2 × 3"
+
+
+def test_a_consensus_that_nobody_voted_for_is_said() -> None:
+    tally = Tally(outputs_of([TEXT_TASK]))
+    tally.add(votes_for([(0, grid(TRUTH), 0.5)]))
+    shown = show_attempts([TEXT_TASK], {"abc": TEXT_ANSWERS}, tally.ranked()).split("\n")
+    assert shown[1] == "attempt 1: put together from 1 of 1 votes, 1 of 6 cells differ"
+
+
+def test_the_command_prints_chosen_tasks_or_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    challenges, answers = tmp_path / "c.json", tmp_path / "submission.json"
+    challenges.write_bytes(orjson.dumps({name: as_json(TEXT_TASK, hide=True) for name in ("abc", "abd")}))
+    write_submission(answers, {"abc": TEXT_ANSWERS, "abd": TEXT_ANSWERS})
+    words = [str(answers), "--text", "--challenges", str(challenges)]
+    assert main([*words, "abd"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("abd, test 0\ninput    attempt 1    attempt 2\n1        3 4 5        3 4 5\n")
+    assert main(words) == 0
+    assert capsys.readouterr().out.count("test 1") == 2
+    (tmp_path / "s.json").write_bytes(orjson.dumps({name: [grid(TRUTH).tolist()] * 2 for name in ("abc", "abd")}))
+    assert main([*words, "abc", "--solutions", str(tmp_path / "s.json")]) == 0
+    assert "attempt 2: right" in capsys.readouterr().out
+    with pytest.raises(InputError, match="no task abx among its 2 tasks; near it: abd, abc"):
+        main([*words, "abx"])
+
+
+def test_a_page_of_chosen_tasks_has_only_these(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.html"
+    assert main([*arguments(folder), "beta", "--out", str(out)]) == 0
+    assert re.findall(r"<span class=id>(.*?)</span>", out.read_text()) == ["beta"]
 
 
 # Page ---------------------------------------------------------------------------------------------------

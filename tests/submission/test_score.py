@@ -119,7 +119,6 @@ WRONG_SUBMISSIONS = [
     (None, "submission.json: found nothing, expected {task_id"),
     (changed("two", None), "submission.json: lacks task two, expected all tasks of "),
     ({"one": [HIT_1], "none": [MISS]}, "submission.json: lacks task two and 1 more, expected all tasks of "),
-    (changed("extra", [MISS]), "submission.json: unknown task extra, expected only tasks of "),
     ({"other": [MISS]}, "submission.json: none of the 4 tasks of "),
     (changed("two/1", None), "submission.json: task two has 1 outputs, expected 2 as in "),
     (changed("one", [HIT_1, MISS]), "submission.json: task one has 2 outputs, expected 1 as in "),
@@ -175,6 +174,8 @@ def test_a_wrong_submission_ends_in_one_line(
         (("submission.json", "--solutions", "empty.json"), "empty.json: the file is empty"),
         ((*SCORE, "--challenges", "some.json"), "submission.json: unknown task two and 1 more, expected only"),
         (("submission.json", "--check", "--challenges", "some.json"), "submission.json: unknown task two and 1 more"),
+        (("submission.json", "--solutions", "fewer.json"), "fewer.json: lacks task two and 1 more, expected all tasks"),
+        (("submission.json", "--solutions", "mixed.json"), "submission.json: lacks task other, expected all tasks of "),
         (("submission.json", "--check", "--challenges", "missing.json"), "missing.json: cannot read"),
         (("submission.json",), "--solutions FILE is missing"),
         (("submission.json", "--check"), "--check needs --challenges"),
@@ -191,6 +192,8 @@ def test_other_wrong_input_ends_in_one_line(
     message: str,
 ) -> None:
     (folder / "empty.json").touch()
+    (folder / "fewer.json").write_bytes(orjson.dumps({name: SOLUTIONS[name] for name in ("none", "one")}))
+    (folder / "mixed.json").write_bytes(orjson.dumps({"one": [RIGHT], "other": [RIGHT]}))
     (folder / "others.json").write_bytes(orjson.dumps({"other": [RIGHT]}))
     (folder / "some.json").write_bytes(orjson.dumps({name: CHALLENGES[name] for name in ("none", "one")}))
     assert run(monkeypatch, *arguments) == 2
