@@ -33,8 +33,9 @@ from data_prep.corpus import (
     split_off,
 )
 from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
+from data_prep.generated import Joined, join, read_generated
 from data_prep.store import ArcStore, TaskEntry, build_store, save
-from data_prep.tasks import read_tasks
+from data_prep.tasks import Task, read_tasks
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
 HOLD_OUT_HELP = (
@@ -55,6 +56,7 @@ def build_arc(
     seed: int = 0,
     canvas: int = CANVAS_SIDE,
     hold_out: int = 0,
+    generated: Path | None = None,
     allow_leak: bool = False,
 ) -> ArcStore:
     """Build an ARC dataset, write it to the folder `out`, and print what was found.
@@ -74,10 +76,14 @@ def build_arc(
         held_out = {task.name for task in held.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
     print_findings(merged)
-    entries = _fitting(merged.entries, canvas)
+    facts: dict[str, Any] = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
+    if generated is None:
+        entries = _fitting(merged.entries, canvas)
+    else:
+        unseen = [task for corpus in (*asked, *guarded) for task in corpus.tasks]
+        entries, facts["generated"] = _with_generated(merged.entries, generated, unseen, held_out, canvas)
     if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
-    facts = {"recipe": recipe, "canvas": canvas, "held_out": sorted(held_out), "corpora": described}
     leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
     store = build_store(entries, augmentations, seed, {**facts, **leaks})
     save(store, out)
@@ -124,13 +130,32 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
 
 
 def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
-    """The tasks that fit a canvas of `side`; raises InputError when none does."""
-    fit = tuple(entry for entry in entries if entry.side <= side)
+    """The tasks that fit a canvas of `side`, themselves or their generated pairs; raises InputError when none does."""
+    placed = [entry.on_canvas(side) for entry in entries]
+    fit = tuple(entry for entry in placed if entry is not None)
     if not fit:
         raise InputError(f"--canvas {side}: none of {len(entries)} tasks fits, expected a larger canvas")
-    if len(fit) < len(entries):
-        print(f"took {len(fit)} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
+    whole_tasks = sum(bool(entry.own) for entry in fit)
+    if whole_tasks < len(entries):
+        print(f"took {whole_tasks} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
+    if whole_tasks < len(fit):
+        print(f"took the generated pairs of {len(fit) - whole_tasks} larger tasks")
+    too_large = sum(len(entry.generated) for entry in entries) - sum(len(entry.generated) for entry in fit)
+    if too_large:
+        print(f"left out {too_large} generated pairs larger than the canvas of their task")
     return fit
+
+
+def _with_generated(
+    entries: Sequence[TaskEntry], folder: Path, unseen: Sequence[Task], held_out: set[str], side: int
+) -> tuple[tuple[TaskEntry, ...], dict[str, Any]]:
+    """The entries that fit a canvas of `side`, with the generated pairs of a folder, and facts about these."""
+    read = read_generated(folder)
+    joined = join(entries, read.tasks, unseen, held_out)
+    print_joined(joined)
+    fitting = _fitting(joined.entries, side)
+    counts = [len(entry.generated) for entry in fitting if entry.generated]
+    return fitting, read.facts | {"tasks": len(counts), "count": sum(counts), "dropped": sum(joined.dropped.values())}
 
 
 def print_findings(merged: Merge) -> None:
@@ -146,11 +171,24 @@ def print_findings(merged: Merge) -> None:
         print(f"merged {merged.merged} training tasks that occur twice")
 
 
+def print_joined(joined: Joined) -> None:
+    """Print a line for each kind of generated pairs that the guard left out."""
+    if joined.dropped:
+        count, names = sum(joined.dropped.values()), ", ".join(joined.dropped)
+        print(f"dropped {count} generated pairs that equal pairs to stay unseen: {names}")
+    if joined.twins:
+        named = ", ".join(f"{name} (= {unseen})" for name, unseen in joined.twins.items())
+        print(f"left out the generated pairs of tasks that share a pair with one to stay unseen: {named}")
+    if joined.strangers:
+        print(f"left out {joined.strangers} generated tasks: no task of their name trains here")
+
+
 def summary(store: ArcStore, folder: Path) -> str:
     """The final line: what was written, in numbers that can be checked."""
     counts = store.manifest["counts"]
+    generated = f" ({counts['generated_pairs']} generated)" if counts["generated_pairs"] else ""
     return (
-        f"wrote {folder}: {counts['groups']} tasks, {counts['training_pairs']} training pairs, "
+        f"wrote {folder}: {counts['groups']} tasks, {counts['training_pairs']} training pairs{generated}, "
         f"{counts['scored_outputs']} scored outputs, {counts['puzzles']} puzzles, {megabytes(folder)}"
     )
 
@@ -241,6 +279,9 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", type=whole(), default=0, help="which augmentations are drawn (0)")
     add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
     add("--hold-out", metavar="N", type=whole(), default=0, help=HOLD_OUT_HELP)
+    add(
+        "--generated", metavar="DIR", type=Path, help="a folder of task files with generated pairs (data_prep.generate)"
+    )
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
 
