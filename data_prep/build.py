@@ -33,7 +33,7 @@ from data_prep.corpus import (
     split_off,
 )
 from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
-from data_prep.generated import Joined, join, read_generated
+from data_prep.generated import join, read_generated
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import Task, read_tasks
 
@@ -150,12 +150,13 @@ def _with_generated(
     entries: Sequence[TaskEntry], folder: Path, unseen: Sequence[Task], held_out: set[str], side: int
 ) -> tuple[tuple[TaskEntry, ...], dict[str, Any]]:
     """The entries that fit a canvas of `side`, with the generated pairs of a folder, and facts about these."""
-    read = read_generated(folder)
-    joined = join(entries, read.tasks, unseen, held_out)
-    print_joined(joined)
+    tasks, facts = read_generated(folder)
+    joined = join(entries, tasks, unseen, held_out)
+    for line in joined.findings():
+        print(line)
     fitting = _fitting(joined.entries, side)
     counts = [len(entry.generated) for entry in fitting if entry.generated]
-    return fitting, read.facts | {"tasks": len(counts), "count": sum(counts), "dropped": sum(joined.dropped.values())}
+    return fitting, {**facts, "tasks": len(counts), "count": sum(counts), "dropped": sum(joined.dropped.values())}
 
 
 def print_findings(merged: Merge) -> None:
@@ -169,18 +170,6 @@ def print_findings(merged: Merge) -> None:
         print(f"LEAK allowed: {len(names)} training tasks contain test pairs that are scored")
     if merged.merged:
         print(f"merged {merged.merged} training tasks that occur twice")
-
-
-def print_joined(joined: Joined) -> None:
-    """Print a line for each kind of generated pairs that the guard left out."""
-    if joined.dropped:
-        count, names = sum(joined.dropped.values()), ", ".join(joined.dropped)
-        print(f"dropped {count} generated pairs that equal pairs to stay unseen: {names}")
-    if joined.twins:
-        named = ", ".join(f"{name} (= {unseen})" for name, unseen in joined.twins.items())
-        print(f"left out the generated pairs of tasks that share a pair with one to stay unseen: {named}")
-    if joined.strangers:
-        print(f"left out {joined.strangers} generated tasks: no task of their name trains here")
 
 
 def summary(store: ArcStore, folder: Path) -> str:
@@ -279,9 +268,7 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", type=whole(), default=0, help="which augmentations are drawn (0)")
     add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
     add("--hold-out", metavar="N", type=whole(), default=0, help=HOLD_OUT_HELP)
-    add(
-        "--generated", metavar="DIR", type=Path, help="a folder of task files with generated pairs (data_prep.generate)"
-    )
+    add("--generated", metavar="DIR", type=Path, help="a folder of task files with generated pairs")
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
 

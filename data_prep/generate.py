@@ -4,12 +4,11 @@ make generators
 python -m data_prep.generate --pairs 300 --canvas 11 --seed 0 --out data/generated
 python -m data_prep.build arc --recipe arc1-train --generated data/generated --out data/arc1-generated
 
-The generators are those of RE-ARC, one for each training task of ARC-AGI-1. --generators names another module with
+The generators are those of RE-ARC, one for each training task of ARC-AGI-1. --source names another module with
 functions generate_ID(rng, low, high) that return {"input": grid, "output": grid}.
 """
 
 import importlib
-import importlib.metadata
 import multiprocessing
 import os
 import queue
@@ -17,10 +16,9 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,17 +42,16 @@ from data_prep.generated import FORMAT, SOURCE
 from data_prep.grid import parse_grid
 from data_prep.progress import Progress
 
-# `make generators` installs the package here, without what it depends on. Only this part of it is ever imported: the
-# package itself wants a dozen others, the part needs the standard library only.
+# `make generators` installs the package here, without what it depends on. Of it only this part is ever imported, which
+# needs nothing but the standard library.
 INSTALLED = Path(__file__).resolve().parents[1] / ".generators"
 REARC, REARC_FOLDER = "rearc_utils.generators", INSTALLED / "reasoning_gym" / "arc"
 PREFIX = "generate_"
 
 # A task gets this many attempts, and so many more for each pair that it already has.
 PATIENCE, ATTEMPTS_PER_PAIR = 100, 20
-DIFFICULTY = (0.0, 0.2)
-TIME_LIMIT = 10
-WAITING = 20  # an attempt may wait for other processes: its time limit by the clock, in limits of processor time
+AT_ONCE = 50  # attempts in one request; they are made one by one if their process ends
+WAITING = 20  # limit of an attempt by the clock, in limits of processor time: it may wait for other processes
 
 Generator: TypeAlias = Callable[[random.Random, float, float], Mapping[str, Sequence[Sequence[int]]]]
 Answer: TypeAlias = bytes | str | None  # a pair as JSON, why the attempt failed, or None if it does not fit
@@ -62,39 +59,29 @@ Answer: TypeAlias = bytes | str | None  # a pair as JSON, why the attempt failed
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that decide which pairs a task gets: sizes in cells, times in seconds of processor time."""
+    """Settings that decide which pairs a task gets: a module's name, numbers, and seconds of processor time."""
 
-    generators: str
+    source: str
     seed: int
     pairs: int
     canvas: int
-    difficulty: tuple[float, float]
+    difficulty: Sequence[float]
     time_limit: int
 
 
-def load_generators(name: str) -> dict[str, Generator]:
-    """The generators of the module `name` by task id; raises InputError if it is missing or has none."""
-    if name == REARC and str(REARC_FOLDER) not in sys.path:
+def load_generators(source: str) -> dict[str, Generator]:
+    """The generators of a module by task id; raises InputError if it is missing or has none."""
+    if source == REARC and str(REARC_FOLDER) not in sys.path:
         sys.path.append(str(REARC_FOLDER))
     try:
-        module = importlib.import_module(name)
+        module = importlib.import_module(source)
     except ModuleNotFoundError as error:
-        if f"{name}.".startswith(f"{error.name}."):
-            missing = "not installed: run `make generators`" if name == REARC else "no such module"
-            raise InputError(f"generators {name}: {missing}") from error
-        raise
-    found = {key.removeprefix(PREFIX): value for key, value in vars(module).items() if key.startswith(PREFIX)}
+        missing = "not installed: run `make generators`" if source == REARC else f"no module {error.name}"
+        raise InputError(f"generators {source}: {missing}") from error
+    found = {name.removeprefix(PREFIX): value for name, value in vars(module).items() if name.startswith(PREFIX)}
     if not found:
-        raise InputError(f"generators {name}: no function {PREFIX}ID, expected one for each task")
+        raise InputError(f"generators {source}: no function {PREFIX}ID, expected one for each task")
     return found
-
-
-def _version(name: str) -> str:
-    """The version of the generators: of the installed package, or the module's own."""
-    if name != REARC:
-        return str(getattr(sys.modules[name], "__version__", "unknown"))
-    [package] = importlib.metadata.distributions(name="reasoning-gym", path=[str(INSTALLED)])
-    return f"reasoning-gym {package.version}"
 
 
 # Attempts, in processes of their own ----------------------------------------------------------------------------------
@@ -112,79 +99,44 @@ def attempt(generator: Generator, task_id: str, number: int, settings: Settings)
     return orjson.dumps(pair) if smallest_side(longest) <= settings.canvas else None
 
 
-def _serve(connection: Connection, settings: Settings) -> None:
-    """Answer requests (task id, first attempt, end) with an Answer for each attempt, until the connection ends.
-
-    The kernel ends this process when an attempt takes too long, whatever code is running then.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the connection
-    for timeout in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(timeout, signal.SIG_DFL)
-    generators = load_generators(settings.generators)
-    while True:
-        try:
-            task_id, first, end = connection.recv()
-        except EOFError:
-            return
-        for number in range(first, end):
-            _limit(settings.time_limit)
-            answer = attempt(generators[task_id], task_id, number, settings)
-            _limit(0)
-            connection.send(answer)
-
-
-def _limit(seconds: int) -> None:
-    """End this process after so many seconds of processor time, or WAITING times as many by the clock; 0: never."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
+def attempts(task_id: str, numbers: range, settings: Settings) -> list[Answer]:
+    """The answers of several attempts; the kernel ends this process if one takes too long, whatever code is running."""
+    generator, answers = load_generators(settings.source)[task_id], []
+    for number in numbers:
+        signal.setitimer(signal.ITIMER_PROF, settings.time_limit)
+        signal.setitimer(signal.ITIMER_REAL, WAITING * settings.time_limit)
+        answers.append(attempt(generator, task_id, number, settings))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return answers
 
 
 class Worker:
-    """A process that makes attempts; one that ends during an attempt is replaced."""
+    """A process that makes attempts; another takes its place when one of them ends it."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._process: BaseProcess | None = None
+        self._settings, self._pool = settings, _new_process()
 
-    def attempts(self, task_id: str, first: int, count: int) -> list[Answer]:
-        """The answers to `count` attempts from number `first` on.
-
-        Raises InputError if the process ends with an exit status, not by a signal.
-        """
-        answers: list[Answer] = []
-        while len(answers) < count:
-            process = self._process or self._start()
-            try:
-                self._connection.send((task_id, first + len(answers), first + count))
-                while len(answers) < count:
-                    answers.append(self._connection.recv())
-            except (EOFError, ConnectionError):
-                answers.append(self._reason(process, f"task {task_id}, attempt {first + len(answers)}"))
-        return answers
-
-    def _start(self) -> BaseProcess:
-        context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._settings), daemon=True)
-        self._process.start()
-        theirs.close()
-        return self._process
-
-    def _reason(self, process: BaseProcess, where: str) -> str:
-        """Why the process ended during an attempt."""
-        self.close()
-        status = process.exitcode or 0
-        if status >= 0:
-            raise InputError(f"{where}: the generator's process ended with status {status}")
-        timed_out = -status in (signal.SIGPROF, signal.SIGALRM)
-        return "time limit" if timed_out else f"ended by signal {-status}"
+    def attempts(self, task_id: str, numbers: range) -> list[Answer]:
+        """The answers to the attempts with these numbers."""
+        try:
+            return self._pool.submit(attempts, task_id, numbers, self._settings).result()
+        except BrokenProcessPool:
+            self.close()
+            self._pool = _new_process()
+        if len(numbers) == 1:
+            return ["time limit, or the end of its process"]
+        return [answer for number in numbers for answer in self.attempts(task_id, range(number, number + 1))]
 
     def close(self) -> None:
-        """End the process when its present attempt is done."""
-        if self._process is not None:
-            self._connection.close()
-            self._process.join()
-            self._process = None
+        """End the process."""
+        self._pool.shutdown()
+
+
+def _new_process() -> ProcessPoolExecutor:
+    # Not forked, which would copy locks that other threads hold; deaf to Ctrl-C, which the main process hears.
+    spawning = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, spawning, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
 
 # Tasks, whole files ---------------------------------------------------------------------------------------------------
@@ -193,15 +145,14 @@ class Worker:
 def make_task(worker: Worker, task_id: str, settings: Settings) -> dict[str, Any]:
     """The distinct pairs of one task that fit, as the JSON object of a task; the last of them is its test.
 
-    Attempts are numbered, and each depends on its number only, so one that fails changes no other pair: `failed` of
-    the object gives its number and the reason. The task has fewer than `settings.pairs` pairs if attempts rarely give
-    a new one that fits.
+    An attempt depends on its number only, so one that fails changes no other pair: `failed` of the object gives its
+    number and the reason. There are fewer than `settings.pairs` if attempts rarely give a new pair that fits.
     """
     kept: dict[bytes, None] = {}
     failed: dict[str, str] = {}
     number = 0
     while (missing := settings.pairs - len(kept)) and (left := PATIENCE + ATTEMPTS_PER_PAIR * len(kept) - number):
-        answers = worker.attempts(task_id, number, min(missing, left))
+        answers = worker.attempts(task_id, range(number, number + min(missing, left, AT_ONCE)))
         kept |= dict.fromkeys(answer for answer in answers if isinstance(answer, bytes))
         failed |= {str(number + i): answer for i, answer in enumerate(answers) if isinstance(answer, str)}
         number += len(answers)
@@ -215,19 +166,17 @@ def generate(out: Path, tasks: Sequence[str] | None, settings: Settings) -> None
     A file that is there already is kept. Raises InputError if a task has no generator, or if `out` holds other files
     or pairs of other settings.
     """
-    known = load_generators(settings.generators)
-    chosen = sorted(set(known if tasks is None else tasks))
-    if unknown := [task_id for task_id in chosen if task_id not in known]:
-        raise InputError(f"--tasks: no generator for {', '.join(unknown)} in {settings.generators}")
-    _claim(out, known, {"format": FORMAT, "version": _version(settings.generators), **asdict(settings)})
-    files = {task_id: out / f"{task_id}.json" for task_id in chosen}
+    known = load_generators(settings.source)
+    files = {task_id: out / f"{task_id}.json" for task_id in sorted(known if tasks is None else tasks)}
+    if unknown := files.keys() - known.keys():
+        raise InputError(f"--tasks: no generator for {', '.join(sorted(unknown))} in {settings.source}")
+    refuse_other_files(out, "folder of generated pairs", {SOURCE, *(f"{task_id}.json" for task_id in known)})
+    version = next(INSTALLED.glob("*.dist-info")).stem if settings.source == REARC else None
+    _describe(out, {"format": FORMAT, "version": version, **asdict(settings)})
     made = {task_id: read_json(file) for task_id, file in files.items() if file.is_file()}
-    workers = [Worker(settings) for _ in range(os.cpu_count() or 1)]
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
 
-    def make(task_id: str) -> tuple[str, dict[str, Any]]:
+    def make(task_id: str) -> dict[str, Any]:
         worker = idle.get()
         try:
             task = make_task(worker, task_id, settings)
@@ -235,71 +184,61 @@ def generate(out: Path, tasks: Sequence[str] | None, settings: Settings) -> None
             idle.put(worker)
         if task["train"]:
             write_atomic(files[task_id], orjson.dumps(task))
-        return task_id, task
+        return task
 
+    missing = [task_id for task_id in files if task_id not in made]
+    workers = [Worker(settings) for _ in range(os.cpu_count() or 1)]
     pool = ThreadPoolExecutor(len(workers))
     try:
-        missing = [task_id for task_id in chosen if task_id not in made]
-        with Progress("generating", len(chosen), done=len(made), unit="tasks") as progress:
-            for task_id, task in pool.map(make, missing):
+        for worker in workers:
+            idle.put(worker)
+        with Progress("generating", len(files), done=len(made), unit="tasks") as progress:
+            for task_id, task in zip(missing, pool.map(make, missing), strict=True):
                 made[task_id] = task
                 progress.update()
     finally:
         pool.shutdown(cancel_futures=True)
         for worker in workers:
             worker.close()
-    print(_summary(out, made))
-
-
-def _claim(out: Path, known: Mapping[str, Generator], facts: dict[str, Any]) -> None:
-    """Record in the folder which generators and settings made its files; raises InputError if it holds others."""
-    refuse_other_files(out, "folder of generated pairs", {SOURCE, *(f"{task_id}.json" for task_id in known)})
-    facts = orjson.loads(orjson.dumps(facts))
-    if (out / SOURCE).is_file():
-        before = read_json(out / SOURCE)
-        for name, value in facts.items():
-            if before.get(name) != value:
-                raise InputError(
-                    f"{out}: holds pairs made with {name} {before.get(name)}, expected {value} or another --out"
-                )
-    make_folder(out)
-    write_json(out / SOURCE, facts)
-
-
-def _summary(out: Path, made: Mapping[str, dict[str, Any]]) -> str:
-    """The closing line, after one about failed attempts if there are any."""
     failed = [
-        f"{task_id} {number} ({reason})"
-        for task_id in sorted(made)
-        for number, reason in made[task_id].get("failed", {}).items()
+        f"{task_id} {number} ({why})" for task_id in files for number, why in made[task_id].get("failed", {}).items()
     ]
-    listed = ", ".join(failed[:10]) + (f" and {len(failed) - 10} more" if len(failed) > 10 else "")
+    if failed:
+        print(f"failed attempts: {', '.join(failed)}")
     counts = [len(task["train"]) + len(task["test"]) for task in made.values() if task["train"]]
-    return (f"failed attempts: {listed}\n" if failed else "") + (
+    print(
         f"wrote {out}: {len(counts)} tasks, {sum(counts)} pairs, {len(made) - len(counts)} tasks without any that fit, "
         f"{len(failed)} failed attempts, {megabytes(out)}"
     )
+
+
+def _describe(out: Path, facts: dict[str, Any]) -> None:
+    """Record in the folder who made its files, with which settings; raises InputError if it says otherwise."""
+    before = read_json(out / SOURCE) if (out / SOURCE).is_file() else facts
+    for name, value in facts.items():
+        if before.get(name) != value:
+            raise InputError(f"{out}: holds pairs of {name} {before.get(name)}, expected {value} or another --out")
+    make_folder(out)
+    write_json(out / SOURCE, facts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Generate a folder of task files; the exit status."""
     parser = command_line("data_prep.generate", __doc__)
     add = parser.add_argument
+    sides = ", ".join(map(str, CANVAS_SIDES))
     add("--tasks", metavar="ID", nargs="+", help="task ids (all that have a generator)")
     add("--pairs", metavar="N", type=whole(2), required=True, help="distinct pairs a task, at most")
-    canvas_help = f"pairs must fit this canvas: {', '.join(map(str, CANVAS_SIDES))} ({CANVAS_SIDE})"
-    add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=canvas_help)
-    add("--seed", metavar="N", type=whole(), default=0, help="pairs depend on the seed, task and number only (0)")
-    difficulty_help = "range of difficulty within 0 to 1 (0 0.2); larger: larger grids"
-    add("--difficulty", metavar=("LOW", "HIGH"), nargs=2, type=float, default=DIFFICULTY, help=difficulty_help)
-    limit_help = f"processor time of one attempt, after which it is skipped and listed ({TIME_LIMIT})"
-    add("--time-limit", metavar="SECONDS", type=whole(1), default=TIME_LIMIT, help=limit_help)
-    add("--generators", metavar="MODULE", default=REARC, help="a module with other generators (those of RE-ARC)")
+    add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=f"that they fit: {sides}")
+    add("--seed", metavar="N", type=whole(), default=0, help="pairs depend on seed, task and number only (0)")
+    add("--difficulty", metavar="D", nargs=2, type=float, default=[0.0, 0.2], help="range within 0 to 1 (0 0.2)")
+    add("--time-limit", metavar="SECONDS", type=whole(1), default=10, help="of processor time an attempt (10)")
+    add("--source", metavar="MODULE", default=REARC, help="a module with generators (those of RE-ARC)")
     add("--out", metavar="DIR", type=Path, required=True, help="the folder, new or to be completed")
     options = vars(parser.parse_args(argv))
-    low, high = options["difficulty"] = tuple(options["difficulty"])
+    low, high = options["difficulty"]
     if not 0 <= low <= high <= 1:
-        parser.error(f"--difficulty: found {low} {high}, expected 0 <= LOW <= HIGH <= 1")
+        parser.error(f"--difficulty: found {low} {high}, expected two numbers in order within 0 to 1")
     generate(options.pop("out"), options.pop("tasks"), Settings(**options))
     return 0
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_prep.corpus import Corpus
 from data_prep.files import InputError, read_json
-from data_prep.grid import COLOURS, Grid
+from data_prep.grid import COLOURS
 from data_prep.overlap import pair_digest
 from data_prep.store import TaskEntry
 from data_prep.tasks import Pair, Task, read_tasks
@@ -19,54 +19,47 @@ FORMAT = "arc-trm-generated"
 SOURCE = "source.manifest"
 
 
-@dataclass(frozen=True)
-class Generated:
-    """Tasks of generated pairs, named by the tasks they are like, and facts about their source for a manifest."""
+def read_generated(folder: Path) -> tuple[list[Task], dict[str, Any]]:
+    """The task files of a folder, and facts for a manifest: their content digest and what the file SOURCE says.
 
-    tasks: tuple[Task, ...]
-    facts: dict[str, Any]
-
-
-def read_generated(folder: Path) -> Generated:
-    """The task files of a folder, and who made them if the folder has a file SOURCE.
-
-    The facts hold `source`, `version`, `seed`, `settings` and the content `digest`. Raises InputError for wrong files.
+    Without that file `source` is the folder's name. Raises InputError for wrong files.
     """
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder, expected task files with generated pairs")
-    said = read_json(folder / SOURCE) if (folder / SOURCE).is_file() else {"generators": folder.resolve().name}
-    if not isinstance(said, dict) or said.get("format", FORMAT) != FORMAT:
+    tasks = read_tasks(folder, corpus="generated")
+    said = read_json(folder / SOURCE) if (folder / SOURCE).is_file() else {"format": FORMAT}
+    if not isinstance(said, dict) or said.pop("format", None) != FORMAT:
         raise InputError(f"{folder / SOURCE}: not the description of generated pairs, expected format {FORMAT}")
-    facts = {
-        "source": said.pop("generators", None),
-        "version": said.pop("version", None),
-        "seed": said.pop("seed", None),
-    }
-    settings = {name: value for name, value in said.items() if name != "format"}
-    tasks = tuple(read_tasks(folder, corpus="generated"))
-    digest = Corpus("generated", "", tasks).digest
-    return Generated(tasks, {**facts, "settings": settings, "digest": digest})
+    return tasks, {"source": folder.resolve().name, **said, "digest": Corpus("generated", "", tuple(tasks)).digest}
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Entries with the generated pairs of their tasks, and what the guard left out: task names, pairs a task."""
+    """Entries with the generated pairs of their tasks, and what the guard left out."""
 
-    entries: tuple[TaskEntry, ...]
+    entries: list[TaskEntry]
     twins: dict[str, str]  # tasks that share a pair with one to stay unseen, and that one
     dropped: dict[str, int]  # how many pairs of a task equal one to stay unseen
-    strangers: int  # generated tasks whose namesake does not train
+    strangers: int  # generated tasks without a training task of their name
+
+    def findings(self) -> list[str]:
+        """A line for each kind of generated pairs that was left out."""
+        twins = ", ".join(f"{name} (= {unseen})" for name, unseen in self.twins.items())
+        lines = {
+            f"dropped {sum(self.dropped.values())} generated pairs that equal pairs to stay unseen: "
+            + ", ".join(self.dropped): self.dropped,
+            f"left out the generated pairs of tasks that share a pair with one to stay unseen: {twins}": self.twins,
+            f"left out {self.strangers} generated tasks: no task of their name trains here": self.strangers,
+        }
+        return [line for line, found in lines.items() if found]
 
 
 def join(
     entries: Sequence[TaskEntry], generated: Sequence[Task], unseen: Sequence[Task], held_out: Collection[str]
 ) -> Joined:
-    """Give every entry that trains the generated pairs of its namesake, with the leakage guard applied.
+    """Give the generated pairs of each task to the first training entry with its id, with the leakage guard applied.
 
-    A task is the namesake of the first training entry with its id. A generated pair that equals a pair of an `unseen`
-    task up to symmetry is dropped; if that task hides the output, an equal input is enough. A generated task leaves
-    if its namesake shares a pair with an unseen task, or is held out. Raises InputError for a task that is scored but
-    not in `held_out` (names).
+    A generated pair that equals a pair of an `unseen` task up to symmetry is dropped; if that task hides the output,
+    an equal input is enough. All are left out if the entry's own task shares a pair with an unseen task, or if the
+    task is held out. Raises InputError for a task that is scored but not in `held_out` (names).
     """
     guard = _Guard(unseen)
     scored = {entry.task.task_id: entry.task.name for entry in entries if entry.scored}
@@ -83,40 +76,33 @@ def join(
         elif twin := next(filter(None, map(guard.find, namesake.pairs)), None):
             twins[namesake.name] = twin
         else:
-            pairs = tuple(pair for pair in task.pairs if pair.output is not None)
+            pairs = [pair for pair in task.pairs if pair.output is not None]
             kept[namesake.name] = tuple(pair for pair in pairs if not guard.find(pair))
             if count := len(pairs) - len(kept[namesake.name]):
                 dropped[namesake.name] = count
-    joined = (replace(entry, generated=kept.get(entry.task.name, ())) for entry in entries)
-    return Joined(tuple(joined), twins, dropped, strangers)
+    joined = [replace(entry, generated=kept.get(entry.task.name, ())) for entry in entries]
+    return Joined(joined, twins, dropped, strangers)
 
 
 class _Guard:
     """The pairs of unseen tasks, to compare others with; a digest is made only of pairs whose kinds agree."""
 
     def __init__(self, unseen: Sequence[Task]) -> None:
-        self._owners: dict[str, str] = {}
-        for task in unseen:
-            for pair in task.pairs:
-                digest = pair_digest(pair)
-                self._owners.setdefault(digest.pair or digest.input, task.name)
+        digests = ((pair_digest(pair), task.name) for task in unseen for pair in task.pairs)
+        self._owners = {digest.pair or digest.input: name for digest, name in digests}
         self._kinds = {_kinds(pair) for task in unseen for pair in task.pairs}
 
     def find(self, pair: Pair) -> str | None:
         """The name of an unseen task that has this pair up to symmetry."""
         kinds = _kinds(pair)
-        if self._kinds.isdisjoint((kinds, (kinds[0], None))):
+        if self._kinds.isdisjoint((kinds, kinds[:1])):
             return None
         digest = pair_digest(pair)
         return self._owners.get(digest.pair) or self._owners.get(digest.input)
 
 
-def _kinds(pair: Pair) -> tuple[bytes, bytes | None]:
-    """Of input and output what no symmetry changes and is soon found: lengths of sides, how often colours occur."""
-    return _kind(pair.input), None if pair.output is None else _kind(pair.output)
-
-
-def _kind(grid: Grid) -> bytes:
-    counts = np.bincount(grid.reshape(-1), minlength=COLOURS)
-    counts.sort()
-    return bytes(sorted(grid.shape)) + counts.tobytes()
+def _kinds(pair: Pair) -> tuple[bytes, ...]:
+    """Of each known grid what no symmetry changes and is soon found: lengths of sides, how often colours occur."""
+    grids = [grid for grid in (pair.input, pair.output) if grid is not None]
+    counts = [np.sort(np.bincount(grid.reshape(-1), minlength=COLOURS)) for grid in grids]
+    return tuple(bytes(sorted(grid.shape)) + count.tobytes() for grid, count in zip(grids, counts, strict=True))

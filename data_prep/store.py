@@ -39,7 +39,7 @@ from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 class TaskEntry:
     """A task on its way into a store: which pairs (demonstrations, then tests) train, whether it is scored.
 
-    `generated` pairs all train. The store holds the task's own pairs only if one of them trains or the task is scored.
+    `generated` pairs all train. Where there are some, own pairs of which none trains or is scored are not stored.
     """
 
     task: Task
@@ -68,22 +68,15 @@ class TaskEntry:
     @property
     def own(self) -> tuple[Pair, ...]:
         """The task's own pairs that the store holds: all or none."""
-        return self.task.pairs if self.scored or any(self.training) else ()
+        return self.task.pairs if self.scored or any(self.training) or not self.generated else ()
 
     @property
     def side(self) -> int:
-        """The smallest canvas for the visible grids and the output sizes that these imply.
-
-        Generated pairs count only if the store holds no own ones.
-        """
+        """The smallest canvas for the visible own grids and the output sizes that these imply, else for all others."""
         return choose_side(self.visible) if self.own else max(map(_pair_side, self.generated))
 
     def on_canvas(self, side: int) -> "TaskEntry | None":
-        """The entry on a canvas of at most `side`, with those generated pairs that fit its own canvas.
-
-        A task that is larger comes with those generated pairs that fit `side` and without its own pairs; None if
-        there are none.
-        """
+        """The entry with generated pairs that fit its canvas; of a larger task only those that fit `side`, or None."""
         own_side = self.side
         generated = tuple(pair for pair in self.generated if _pair_side(pair) <= min(side, own_side))
         if own_side <= side:
@@ -103,8 +96,7 @@ class Group:
 
     `digest` names its content, `demonstrations` is the digest of its demonstrations in any order, `side` is the
     smallest canvas for what is visible, `labels` are the digests up to symmetry of the pairs that train
-    (data_prep.overlap.PairDigest as text). None of them depends on generated pairs, except the side of a task that has
-    no other pairs here.
+    (data_prep.overlap.PairDigest as text). Generated pairs change none of them, but the side of a task without others.
     """
 
     task_id: str
@@ -208,14 +200,11 @@ def build_store(
     """
     _check_entries(entries)
     pairs = [pair for entry in entries for pair in (*entry.own, *entry.generated)]
-    own, made = [len(entry.own) for entry in entries], [len(entry.generated) for entry in entries]
     drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
+    own = [len(entry.own) for entry in entries]
+    made = [len(entry.generated) for entry in entries]
     pair_counts, puzzle_counts = list(map(sum, zip(own, made, strict=True))), [len(elements) for elements, _ in drawn]
     tests = [[*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))] for e in entries]
-    generated = np.repeat([False, True] * len(entries), np.stack([own, made], axis=1).reshape(-1))
-    training, numbers = np.ones(len(pairs), np.bool_), np.full(len(pairs), -1, np.int16)
-    training[~generated] = [trains for entry in entries if entry.own for trains in entry.training]
-    numbers[~generated] = [number for entry, of in zip(entries, tests, strict=True) if entry.own for number in of]
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {
@@ -223,9 +212,9 @@ def build_store(
         "pair_offsets": offsets,
         "pair_shapes": np.array(shapes, np.uint8),
         "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
-        "pair_tests": numbers,
-        "pair_training": training,
-        "pair_generated": generated,
+        "pair_tests": _by_pair(own, made, tests, -1, np.int16),
+        "pair_training": _by_pair(own, made, [entry.training for entry in entries], True, np.bool_),
+        "pair_generated": _by_pair(own, made, [(False,) * count for count in own], True, np.bool_),
         "group_pairs": _starts(pair_counts),
         "group_puzzles": _starts(puzzle_counts),
         "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
@@ -253,8 +242,6 @@ def _check_entries(entries: Sequence[TaskEntry]) -> None:
         if entry.task.name in seen:
             raise InputError(f"task {entry.task.name} occurs twice, expected names unique within a corpus")
         seen.add(entry.task.name)
-        if not entry.own and not entry.generated:
-            raise ValueError(f"task {entry.task.name}: neither trains nor is scored")
         hidden = [pair.output is None for pair in entry.task.pairs]
         if any(trains and hides for trains, hides in zip(entry.training, hidden, strict=True)):
             raise ValueError(f"task {entry.task.name}: a pair without output cannot train")
@@ -285,6 +272,14 @@ def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArra
     sizes = np.array([0 if grid is None else grid.size for grid in grids])
     offsets = np.where(sizes > 0, np.cumsum(sizes) - sizes, -1).reshape(-1, 2)
     return np.concatenate([grid.reshape(-1) for grid in grids if grid is not None]), offsets
+
+
+def _by_pair(
+    own: Sequence[int], made: Sequence[int], values: Sequence[Sequence[int]], generated: int, kind: type[np.generic]
+) -> NDArray[Any]:
+    """A value a pair: those of the own pairs of each task, of which all or none are there, then those generated."""
+    parts = zip(own, made, values, strict=True)
+    return np.array([value for n, m, of in parts for value in (*of[:n], *(generated,) * m)], kind)
 
 
 def _starts(counts: Sequence[int]) -> NDArray[np.int32]:

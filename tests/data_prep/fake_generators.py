@@ -5,7 +5,6 @@ import random
 import signal
 
 Example = dict[str, list[list[int]]]
-__version__ = "7.5"
 
 
 def example(rng: random.Random, height: int, width: int) -> Example:
@@ -68,7 +67,3 @@ def generate_killed(rng: random.Random, low: float, high: float) -> Example:
     except ValueError:
         os.kill(os.getpid(), signal.SIGKILL)
         raise
-
-
-def generate_leaves(rng: random.Random, low: float, high: float) -> Example:
-    os._exit(3)

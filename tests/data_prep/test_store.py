@@ -330,11 +330,6 @@ def test_pairs_larger_than_the_canvas_of_their_own_task_are_left_out() -> None:
     assert (placed.side, [pair.input.shape[0] for pair in placed.generated]) == (11, [10])
 
 
-def test_a_task_that_neither_trains_nor_is_scored_is_refused() -> None:
-    with pytest.raises(ValueError, match="own/whole: neither trains nor is scored"):
-        build_store([replace(ENTRIES[0], training=(False,) * 5)], 0, 0)
-
-
 def test_an_export_gets_one_line_about_all_generated_pairs(store: ArcStore) -> None:
     facts = {"source": "x", "version": "1", "seed": 5, "settings": {"pairs": 9}, "tasks": 4, "count": 36, "digest": "d"}
     entries = [replace(entry, generated=GENERATED) for entry in ENTRIES]
