@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A folder of its own: the package pins versions of others that clash with ours.
+GENERATORS := .generators
+GENERATORS_PIN := reasoning-gym==0.1.25
 # Words for the program that a target runs, as in: make test ARGS="tests/test_imports.py -n 0"
 ARGS ?=
 # The run folder or export that is rehearsed with and packed.
@@ -12,7 +15,7 @@ SHELL := bash
 .SHELLFLAGS := -e -u -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint bench gpu gpu-kit sanity rehearse package push submit clean
+.PHONY: help install demo test lint bench gpu gpu-kit sanity generators rehearse package push submit clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +45,8 @@ gpu-kit: install ## gather what a machine with a GPU and without network needs: 
 sanity: install ## train small Sudoku and maze models and say whether they learned; ARGS="--out DIR"
 	$(BIN)/python -m arc_trm.sanity $(if $(findstring --out,$(ARGS)),,--out runs/sanity) $(ARGS)
 
+generators: $(GENERATORS)/.$(GENERATORS_PIN) ## fetch the generators of RE-ARC for data_prep.generate (18 MB): .generators/
+
 rehearse: install ## solve and score public tasks that CHECKPOINT has not seen, if there are any: rehearsal/
 	$(BIN)/python -m submission.solve --rehearse --checkpoint $(CHECKPOINT) --out rehearsal/submission.json $(ARGS)
 
@@ -54,9 +59,18 @@ push: install ## upload bundle/ to Kaggle, run its notebook there, fetch what it
 submit: install ## hand the pushed notebook in for the scored rerun, one try a day
 	$(BIN)/python -m submission.kaggle submit $(ARGS)
 
-clean: ## remove the environment, caches, demo/, bundle/ and rehearsal/; datasets and runs stay
-	rm -rf $(VENV) build dist demo bundle rehearsal *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+clean: ## remove the environments, caches, demo/, bundle/ and rehearsal/; datasets and runs stay
+	rm -rf $(VENV) $(GENERATORS) build dist demo bundle rehearsal *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Without what it depends on: the generators need the standard library only. The stamp carries the version.
+$(GENERATORS)/.$(GENERATORS_PIN): | $(VENV)/.installed
+	@rm -rf $(GENERATORS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile \
+		--target $(GENERATORS) $(GENERATORS_PIN) || \
+		{ rm -rf $(GENERATORS); echo "error: $(GENERATORS_PIN) could not be installed" >&2; exit 1; }
+	@touch $@
+	@echo "installed $(GENERATORS_PIN)"
 
 # The stamp is written last, so an installation that was interrupted is done again.
 # pip runs quietly but for one dot a package; everything it says is kept in install.log.

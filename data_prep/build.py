@@ -35,8 +35,9 @@ from data_prep.corpus import (
     without,
 )
 from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
+from data_prep.generated import join, read_generated
 from data_prep.store import ArcStore, TaskEntry, build_store, save
-from data_prep.tasks import read_tasks
+from data_prep.tasks import Task, read_tasks
 
 CANVAS_HELP = f"only tasks whose visible grids fit this canvas: {', '.join(map(str, CANVAS_SIDES))} (all)"
 HOLD_OUT_HELP = "train only on the demonstrations of a list of the ruler, and score it in place of the recipe's tasks: "
@@ -56,6 +57,7 @@ def build_arc(
     canvas: int = CANVAS_SIDE,
     hold_out: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    generated: Path | None = None,
     allow_leak: bool = False,
 ) -> ArcStore:
     """Build an ARC dataset, write it to the folder `out`, and print what was found.
@@ -74,11 +76,15 @@ def build_arc(
     held_out = {task.name for corpus in held for task in corpus.tasks}
     merged = merge(training, asked, guarded, own, allow_leak)
     print_findings(merged)
-    entries = _fitting(merged.entries, canvas)
-    if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
-        entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     facts: dict[str, Any] = {"recipe": recipe, "canvas": canvas, "corpora": described}
     facts |= {"held_out": sorted(hold_out), "excluded": sorted(exclude)}
+    if generated is None:
+        entries = _fitting(merged.entries, canvas)
+    else:
+        unseen = [task for corpus in (*asked, *guarded, *excluded) for task in corpus.tasks]
+        entries, facts["generated"] = _with_generated(merged.entries, generated, unseen, held_out, canvas)
+    if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
+        entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
     store = build_store(entries, augmentations, seed, {**facts, **leaks})
     save(store, out)
@@ -125,13 +131,33 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
 
 
 def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
-    """The tasks that fit a canvas of `side`; raises InputError when none does."""
-    fit = tuple(entry for entry in entries if entry.side <= side)
+    """The tasks that fit a canvas of `side`, themselves or their generated pairs; raises InputError when none does."""
+    placed = [entry.on_canvas(side) for entry in entries]
+    fit = tuple(entry for entry in placed if entry is not None)
     if not fit:
         raise InputError(f"--canvas {side}: none of {len(entries)} tasks fits, expected a larger canvas")
-    if len(fit) < len(entries):
-        print(f"took {len(fit)} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
+    whole_tasks = sum(bool(entry.own) for entry in fit)
+    if whole_tasks < len(entries):
+        print(f"took {whole_tasks} of {len(entries)} tasks: those whose visible grids fit a canvas of {side}x{side}")
+    if whole_tasks < len(fit):
+        print(f"took the generated pairs of {len(fit) - whole_tasks} larger tasks")
+    too_large = sum(len(entry.generated) for entry in entries) - sum(len(entry.generated) for entry in fit)
+    if too_large:
+        print(f"left out {too_large} generated pairs larger than the canvas of their task")
     return fit
+
+
+def _with_generated(
+    entries: Sequence[TaskEntry], folder: Path, unseen: Sequence[Task], held_out: set[str], side: int
+) -> tuple[tuple[TaskEntry, ...], dict[str, Any]]:
+    """The entries that fit a canvas of `side`, with the generated pairs of a folder, and facts about these."""
+    tasks, facts = read_generated(folder)
+    joined = join(entries, tasks, unseen, held_out)
+    for line in joined.findings():
+        print(line)
+    fitting = _fitting(joined.entries, side)
+    counts = [len(entry.generated) for entry in fitting if entry.generated]
+    return fitting, {**facts, "tasks": len(counts), "count": sum(counts), "dropped": sum(joined.dropped.values())}
 
 
 def print_findings(merged: Merge) -> None:
@@ -150,8 +176,9 @@ def print_findings(merged: Merge) -> None:
 def summary(store: ArcStore, folder: Path) -> str:
     """The final line: what was written, in numbers that can be checked."""
     counts = store.manifest["counts"]
+    generated = f" ({counts['generated_pairs']} generated)" if counts["generated_pairs"] else ""
     return (
-        f"wrote {folder}: {counts['groups']} tasks, {counts['training_pairs']} training pairs, "
+        f"wrote {folder}: {counts['groups']} tasks, {counts['training_pairs']} training pairs{generated}, "
         f"{counts['scored_outputs']} scored outputs, {counts['puzzles']} puzzles, {megabytes(folder)}"
     )
 
@@ -237,6 +264,7 @@ def _add_arc_options(parser: argparse.ArgumentParser) -> None:
     add("--canvas", metavar="SIDE", type=int, choices=CANVAS_SIDES, default=CANVAS_SIDE, help=CANVAS_HELP)
     add("--hold-out", metavar="LIST", nargs="+", default=[], help=HOLD_OUT_HELP + ", ".join(ruler()))
     add("--exclude", metavar="LIST", nargs="+", default=[], help=EXCLUDE_HELP)
+    add("--generated", metavar="DIR", type=Path, help="a folder of task files with generated pairs")
     add("--allow-leak", action="store_true", help="build although --source contains test pairs that are scored")
     add("--out", metavar="DIR", type=Path, required=True, help="the dataset's folder, new or to be replaced")
 

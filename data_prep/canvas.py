@@ -143,5 +143,9 @@ def choose_side(task: Task) -> int:
     """
     shapes = [pair.input.shape for pair in task.pairs]
     shapes += [pair.output.shape for pair in task.demonstrations if pair.output is not None]
-    longest = max(max(shape) for shape in shapes + implied_shapes(task))
+    return smallest_side(max(max(shape) for shape in shapes + implied_shapes(task)))
+
+
+def smallest_side(longest: int) -> int:
+    """The smallest canvas for a grid whose longer side has `longest` cells, with its EOS border."""
     return next(side for side in CANVAS_SIDES if longest < side or side == CANVAS_SIDE)

@@ -215,7 +215,7 @@ def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:
 # Datasets -----------------------------------------------------------------------------------------------------------
 
 FORMAT = "arc-trm-dataset"
-VERSION = 1
+VERSION = 2
 KINDS = ("arc", "sudoku", "maze")
 MANIFEST = "manifest.json"
 

@@ -24,18 +24,27 @@ def parse_grid(value: object, where: str) -> Grid:
     """The grid that a JSON list of rows describes; raises InputError, naming `where`, when it is none."""
     if not isinstance(value, list) or not value:
         raise InputError(f"{where}: found {describe(value)}, expected a grid (a list of rows of colours 0-9)")
-    for r, row in enumerate(value):
-        if not isinstance(row, list) or not row:
-            raise InputError(f"{where}: row {r} is {describe(row)}, expected a list of colours 0-9")
-        if len(row) != len(value[0]):
-            raise InputError(f"{where}: row {r} has {len(row)} cells, expected {len(value[0])} as in row 0")
-        # type() and not isinstance: true is an int in Python but no colour.
-        if set(map(type, row)) != {int} or min(row) < 0 or max(row) >= COLOURS:
-            c = next(c for c, cell in enumerate(row) if type(cell) is not int or not 0 <= cell < COLOURS)
-            raise InputError(f"{where}: found {row[c]!r} at row {r}, column {c}, expected a colour 0-9")
+    widths = {len(row) if isinstance(row, list) else 0 for row in value}
+    cells = [cell for row in value for cell in row] if 0 not in widths else []
+    # type() and not isinstance: true is an int in Python but no colour.
+    if len(widths) > 1 or set(map(type, cells)) != {int} or min(cells) < 0 or max(cells) >= COLOURS:
+        raise InputError(f"{where}: {_first_fault(value)}")
     if len(value) > MAX_SIDE or len(value[0]) > MAX_SIDE:
         raise InputError(f"{where}: {len(value)} x {len(value[0])} cells, expected at most {MAX_SIDE} x {MAX_SIDE}")
-    return np.array(value, dtype=np.uint8)
+    return np.array(bytearray(cells)).reshape(len(value), -1)
+
+
+def _first_fault(rows: list[Any]) -> str:
+    """What is wrong with the first row that makes a list no grid."""
+    for r, row in enumerate(rows):
+        if not isinstance(row, list) or not row:
+            return f"row {r} is {describe(row)}, expected a list of colours 0-9"
+        if len(row) != len(rows[0]):
+            return f"row {r} has {len(row)} cells, expected {len(rows[0])} as in row 0"
+        for c, cell in enumerate(row):
+            if type(cell) is not int or not 0 <= cell < COLOURS:
+                return f"found {cell!r} at row {r}, column {c}, expected a colour 0-9"
+    raise ValueError("a grid without a fault")
 
 
 def describe(value: object) -> str:

@@ -20,6 +20,8 @@ from data_prep.grid import COLOURS, dihedral
 from data_prep.tasks import Pair, Task
 
 DIGEST_BYTES = 8
+# Begins the line of ArcStore.training_digests that describes a source of generated pairs.
+GENERATED = "generated"
 
 
 class PairDigest(NamedTuple):
@@ -39,8 +41,10 @@ class PairDigest(NamedTuple):
 def training_labels(line: str) -> list[PairDigest]:
     """The digests of a training task's labels in what `ArcStore.training_digests` says of it.
 
-    Raises TypeError for a malformed line.
+    None for a line about generated pairs. Raises TypeError for a malformed line.
     """
+    if line.startswith(f"{GENERATED} "):
+        return []
     return [PairDigest(*text.split(":")) for text in line.split()[1:]]
 
 

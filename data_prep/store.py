@@ -1,12 +1,13 @@
 """The ARC dataset: base pairs once, and a puzzle table of 15 bytes a puzzle; in memory or in a folder.
 
 A puzzle is a group, a dihedral element and a colour permutation. Augmentation, placement and EOS are applied
-when a batch is made. On disk: manifest.json, groups.json and one .npy file per array (see data_prep.files).
+when a batch is made. Generated pairs follow the own pairs of their task. On disk: manifest.json, groups.json and one
+.npy file per array (see data_prep.files).
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from data_prep import boards
 from data_prep.augment import distinct_augmentations
-from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
+from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side, smallest_side
 from data_prep.files import (
     VERSION,
     ArrayTable,
@@ -30,17 +31,21 @@ from data_prep.files import (
     save_arrays,
 )
 from data_prep.grid import Grid
-from data_prep.overlap import pair_digest
+from data_prep.overlap import GENERATED, pair_digest
 from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task on its way into a store: which pairs (demonstrations, then tests) train, whether it is scored."""
+    """A task on its way into a store: which pairs (demonstrations, then tests) train, whether it is scored.
+
+    `generated` pairs all train. Where there are some, own pairs of which none trains or is scored are not stored.
+    """
 
     task: Task
     training: tuple[bool, ...]
     scored: bool
+    generated: tuple[Pair, ...] = ()
 
     @classmethod
     def all_pairs(cls, task: Task) -> "TaskEntry":
@@ -61,22 +66,43 @@ class TaskEntry:
         return Task(self.task.task_id, self.task.corpus, shown, asked)
 
     @property
+    def own(self) -> tuple[Pair, ...]:
+        """The task's own pairs that the store holds: all or none."""
+        return self.task.pairs if self.scored or any(self.training) or not self.generated else ()
+
+    @property
     def side(self) -> int:
-        """The smallest canvas for the visible grids and the output sizes that these imply."""
-        return choose_side(self.visible)
+        """The smallest canvas for the visible own grids and the output sizes that these imply, else for all others."""
+        return choose_side(self.visible) if self.own else max(map(_pair_side, self.generated))
+
+    def on_canvas(self, side: int) -> "TaskEntry | None":
+        """The entry with generated pairs that fit its canvas; of a larger task only those that fit `side`, or None."""
+        own_side = self.side
+        generated = tuple(pair for pair in self.generated if _pair_side(pair) <= min(side, own_side))
+        if own_side <= side:
+            return replace(self, generated=generated)
+        return replace(self, training=(False,) * len(self.training), generated=generated) if generated else None
+
+
+def _pair_side(pair: Pair) -> int:
+    """The smallest canvas for a pair whose output is known."""
+    assert pair.output is not None
+    return smallest_side(max(*pair.input.shape, *pair.output.shape))
 
 
 @dataclass(frozen=True)
 class Group:
     """All puzzles of one task.
 
-    `digest` names its content, `side` is the smallest canvas for what is visible, `labels` are the digests up
-    to symmetry of the pairs that train (data_prep.overlap.PairDigest as text).
+    `digest` names its content, `demonstrations` is the digest of its demonstrations in any order, `side` is the
+    smallest canvas for what is visible, `labels` are the digests up to symmetry of the pairs that train
+    (data_prep.overlap.PairDigest as text). Generated pairs change none of them, but the side of a task without others.
     """
 
     task_id: str
     corpus: str
     digest: str
+    demonstrations: str
     scored: bool
     side: int
     labels: tuple[str, ...]
@@ -95,6 +121,7 @@ ARC_ARRAYS: ArrayTable = {  # G1 is one more than the number of groups
     "pair_groups": (np.int32, ("P",)),
     "pair_tests": (np.int16, ("P",)),
     "pair_training": (np.bool_, ("P",)),
+    "pair_generated": (np.bool_, ("P",)),
     "group_pairs": (np.int32, ("G1",)),
     "group_puzzles": (np.int32, ("G1",)),
     "puzzle_groups": (np.int32, ("N",)),
@@ -113,8 +140,9 @@ class ArcStore:
     pair_offsets: NDArray[np.int64]  # [P, 2] where input and output start in `cells`; output -1: hidden
     pair_shapes: NDArray[np.uint8]  # [P, 4] height and width of input and output; 0, 0: hidden
     pair_groups: NDArray[np.int32]  # [P] ascending
-    pair_tests: NDArray[np.int16]  # [P] index of the test input, -1 for a demonstration
+    pair_tests: NDArray[np.int16]  # [P] index of the test input, -1 for a demonstration or a generated pair
     pair_training: NDArray[np.bool_]  # [P] may be a training label
+    pair_generated: NDArray[np.bool_]  # [P] made by a generator; behind the own pairs of its group
     group_pairs: NDArray[np.int32]  # [G + 1] pairs of group g are group_pairs[g]:group_pairs[g + 1]
     group_puzzles: NDArray[np.int32]  # [G + 1] likewise puzzles; the first is the unaugmented one
     puzzle_groups: NDArray[np.int32]  # [N] ascending
@@ -135,21 +163,28 @@ class ArcStore:
         return self.cells[start : start + height * width].reshape(height, width)
 
     def tasks(self) -> list[Task]:
-        """The unaugmented tasks, in order; their grids are views."""
-        pairs = [Pair(self.input(pair), self.output(pair)) for pair in range(len(self.pair_groups))]
+        """The unaugmented tasks without generated pairs, in order; their grids are views."""
         tasks = []
         for group, (first, end) in zip(self.groups, pairwise(self.group_pairs.tolist()), strict=True):
-            tests = first + int((self.pair_tests[first:end] < 0).sum())  # demonstrations come first
-            tasks.append(Task(group.task_id, group.corpus, tuple(pairs[first:tests]), tuple(pairs[tests:end])))
+            own = np.flatnonzero(~self.pair_generated[first:end]) + first
+            pairs = tuple(Pair(self.input(pair), self.output(pair)) for pair in own.tolist())
+            tests = int((self.pair_tests[own] < 0).sum())  # demonstrations come first
+            tasks.append(Task(group.task_id, group.corpus, pairs[:tests], pairs[tests:]))
         return tasks
 
     def demonstration_digests(self) -> tuple[str, ...]:
         """Of every group the digest of its demonstrations, whatever their order."""
-        return tuple(pairs_digest(task.demonstrations) for task in self.tasks())
+        return tuple(group.demonstrations for group in self.groups)
 
     def training_digests(self) -> tuple[str, ...]:
-        """One line a training task, content digest and label digests: what exports keep for `trained_on`."""
-        return tuple(" ".join((group.digest, *group.labels)) for group in self.groups if group.labels)
+        """One line a training task, content digest and label digests: what exports keep for `trained_on`.
+
+        Generated pairs add one line for all of them: the word GENERATED and the manifest's facts about their source.
+        """
+        lines = [" ".join((group.digest, *group.labels)) for group in self.groups if group.labels]
+        if source := self.manifest.get("generated"):
+            lines.append(f"{GENERATED} {orjson.dumps(source).decode()}")
+        return tuple(lines)
 
 
 def build_store(
@@ -164,10 +199,12 @@ def build_store(
     `manifest` adds fields (recipe, corpora, leak ...). Raises InputError for a repeated or pairless task.
     """
     _check_entries(entries)
-    pairs = [pair for entry in entries for pair in entry.task.pairs]
+    pairs = [pair for entry in entries for pair in (*entry.own, *entry.generated)]
     drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
-    pair_counts, puzzle_counts = [len(entry.task.pairs) for entry in entries], [len(elements) for elements, _ in drawn]
-    tests = [np.array([*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))], np.int16) for e in entries]
+    own = [len(entry.own) for entry in entries]
+    made = [len(entry.generated) for entry in entries]
+    pair_counts, puzzle_counts = list(map(sum, zip(own, made, strict=True))), [len(elements) for elements, _ in drawn]
+    tests = [[*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))] for e in entries]
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, NDArray[Any]] = {
@@ -175,8 +212,9 @@ def build_store(
         "pair_offsets": offsets,
         "pair_shapes": np.array(shapes, np.uint8),
         "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
-        "pair_tests": np.concatenate(tests),
-        "pair_training": np.concatenate([np.array(entry.training) for entry in entries]),
+        "pair_tests": _by_pair(own, made, tests, -1, np.int16),
+        "pair_training": _by_pair(own, made, [entry.training for entry in entries], True, np.bool_),
+        "pair_generated": _by_pair(own, made, [(False,) * count for count in own], True, np.bool_),
         "group_pairs": _starts(pair_counts),
         "group_puzzles": _starts(puzzle_counts),
         "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
@@ -214,6 +252,7 @@ def _make_group(entry: TaskEntry) -> Group:
         task_id=entry.task.task_id,
         corpus=entry.task.corpus,
         digest=task_digest(entry.task),
+        demonstrations=pairs_digest(entry.task.demonstrations),
         scored=entry.scored,
         side=entry.side,
         labels=tuple(str(pair_digest(pair)) for pair in entry.visible.demonstrations),
@@ -235,6 +274,14 @@ def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArra
     return np.concatenate([grid.reshape(-1) for grid in grids if grid is not None]), offsets
 
 
+def _by_pair(
+    own: Sequence[int], made: Sequence[int], values: Sequence[Sequence[int]], generated: int, kind: type[np.generic]
+) -> NDArray[Any]:
+    """A value a pair: those of the own pairs of each task, of which all or none are there, then those generated."""
+    parts = zip(own, made, values, strict=True)
+    return np.array([value for n, m, of in parts for value in (*of[:n], *(generated,) * m)], kind)
+
+
 def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
@@ -246,6 +293,7 @@ def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict
         "pairs": len(arrays["pair_groups"]),
         "puzzles": len(arrays["puzzle_groups"]),
         "training_pairs": int(arrays["pair_training"].sum()),
+        "generated_pairs": int(arrays["pair_generated"].sum()),
         "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
     }
 

@@ -22,6 +22,7 @@ TARGETS = {
     "bench",
     "gpu",
     "gpu-kit",
+    "generators",
     "rehearse",
     "package",
     "push",

@@ -301,3 +301,71 @@ def test_excluded_tasks_and_their_twins_train_nothing(out: Path) -> None:
 def test_an_unknown_list_is_refused_with_those_that_there_are(out: Path) -> None:
     with pytest.raises(InputError, match="list 'mine', expected one of held-out-11, unseen-11, unseen-16, unseen-21"):
         main(["arc", "--recipe", "arc1", "--hold-out", "mine", "--out", str(out)])
+
+
+# Generated pairs ----------------------------------------------------------------------------------------------------
+
+
+def generated_folder(files: Files, name: str, **tasks: Any) -> Path:
+    folder = files.folder / name
+    folder.mkdir()
+    for task_id, value in tasks.items():
+        files.write(f"{name}/{task_id}.json", value)
+    return folder
+
+
+def test_generated_pairs_join_their_tasks(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = files.tasks("a.json", [1, 2])
+    plain = build(out.with_name("plain"), "--source", f"a={tasks}")
+    capsys.readouterr()
+    folder = generated_folder(files, "made", task2=as_json(random_task(5)), other=as_json(random_task(6)))
+    store = build(out, "--source", f"a={tasks}", "--generated", str(folder))
+    assert store.groups == plain.groups
+    assert np.array_equal(np.diff(store.group_pairs), [5, 10])
+    assert np.array_equal(store.pair_generated, [False] * 10 + [True] * 5)
+    source = store.manifest["generated"]
+    assert {"source": "made", "tasks": 1, "count": 5, "dropped": 0}.items() <= source.items()
+    assert store.training_digests()[:-1] == plain.training_digests()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "left out 1 generated tasks: no task of their name trains here"
+    assert lines[1].startswith(f"wrote {out}: 2 tasks, 15 training pairs (5 generated), 0 scored outputs, 8 puzzles")
+
+
+def test_the_guard_sees_generated_pairs(files: Files, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, scored = files.tasks("a.json", [1, 2, 3]), files.tasks("b.json", [4])
+    leaking, shared = as_json(random_task(5)), as_json(random_task(4))
+    leaking["train"].append({role: np.rot90(grid).tolist() for role, grid in shared["test"][0].items()})
+    twin = as_json(random_task(1))
+    twin["train"].append(shared["train"][0])
+    files.write("a.json", {**json.loads(Path(training).read_text()), "task1": twin})
+    folder = generated_folder(files, "made", task1=as_json(random_task(6)), task2=leaking)
+    store = build(out, "--source", f"a={training}", "--scored", f"b={scored}", "--generated", str(folder))
+    assert np.array_equal(np.diff(store.group_pairs), [6, 10, 5, 5])
+    assert store.manifest["generated"]["dropped"] == 1
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "dropped 1 generated pairs that equal pairs to stay unseen: a/task2",
+        "left out the generated pairs of tasks that share a pair with one to stay unseen: a/task1 (= b/task4)",
+    ]
+    files.write("made/task4.json", as_json(random_task(7)))
+    with pytest.raises(
+        InputError, match=r"generated pairs for task task4, which is scored \(b/task4\): remove its file"
+    ):
+        build(out, "--source", f"a={training}", "--scored", f"b={scored}", "--generated", str(folder))
+
+
+def test_larger_tasks_come_with_their_generated_pairs(
+    files: Files, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = files.write("a.json", {"small": square(10), "large": square(11), "huge": square(12)})
+    folder = generated_folder(
+        files, "made", large=as_json(random_task(1)), small={**square(5), "test": square(11)["train"]}
+    )
+    store = build(out, "--scored", f"b={files.tasks('b.json', [9])}", "--source", f"a={tasks}", "--canvas", "11",
+        "--generated", str(folder))  # fmt: skip
+    assert [group.name for group in store.groups] == ["a/small", "a/large"]
+    assert np.array_equal(store.pair_generated, [False] * 3 + [True] * 6)
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "took 1 of 4 tasks: those whose visible grids fit a canvas of 11x11",
+        "took the generated pairs of 1 larger tasks",
+        "left out 3 generated pairs larger than the canvas of their task",
+    ]

@@ -9,6 +9,7 @@ import pytest
 
 from data_prep.canvas import choose_side
 from data_prep.files import InputError, read_manifest, refuse_foreign
+from data_prep.overlap import trained_on
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, pairs_digest, task_digest
 from tests.data_prep.material import IDENTITY, Augmentation, grid, pair, random_task, task, verified
@@ -74,6 +75,7 @@ def test_the_manifest_counts(store: ArcStore) -> None:
         "pairs": 20,
         "puzzles": 56,
         "training_pairs": 5 + 3 + 3 + 3,
+        "generated_pairs": 0,
         "scored_outputs": 4,
     }
     facts = {"kind": "arc", "seed": 7, "augmentations": 13, "recipe": "test", "leak": [], "canvas_side": 30}
@@ -214,7 +216,7 @@ def edit_manifest(folder: Path, **changes: object) -> None:
         (lambda f: (f / "groups.json").write_text("[3]"), "groups.json: not the groups of a dataset"),
         (lambda f: (f / "manifest.json").write_text("3"), "manifest.json: not the manifest of a dataset"),
         (lambda f: (f / "manifest.json").unlink(), "no dataset, expected a folder that"),
-        (lambda f: edit_manifest(f, version=99), "manifest.json: dataset version 99, expected 1"),
+        (lambda f: edit_manifest(f, version=99), "manifest.json: dataset version 99, expected 2"),
         (lambda f: edit_manifest(f, format="zip"), "manifest.json: not the manifest of a dataset"),
         (lambda f: edit_manifest(f, kind="chess"), "manifest.json: dataset of kind chess, expected arc"),
     ],
@@ -256,3 +258,84 @@ def test_a_task_is_named_by_its_demonstrations_in_any_order() -> None:
     names = build_store(entries, 3, seed=0).demonstration_digests()
     assert names[0] == names[1] != names[2]
     assert names[2] == pairs_digest(other.demonstrations)
+
+
+# Generated pairs ----------------------------------------------------------------------------------------------------
+
+
+def square(side: int, colour: int = 1) -> Pair:
+    return Pair(np.full((side, 2), colour, np.uint8), np.full((3, side), colour, np.uint8))
+
+
+GENERATED = tuple(pair for seed in (11, 12, 13) for pair in random_task(seed).demonstrations)
+
+
+def test_generated_pairs_follow_those_of_their_task_and_train(tmp_path: Path) -> None:
+    entries = [replace(entry, generated=GENERATED[:count]) for entry, count in zip(ENTRIES, (7, 0, 0, 2), strict=True)]
+    built = build_store(entries, 13, 7)
+    save(built, tmp_path / "data")
+    built = load(verified(tmp_path / "data"))
+    assert np.array_equal(np.diff(built.group_pairs), [12, 5, 5, 7])
+    for group, entry in enumerate(entries):
+        first, end = built.group_pairs[group : group + 2].tolist()
+        own = first + len(entry.task.pairs)
+        assert np.array_equal(built.pair_generated[first:end], [False] * 5 + [True] * (end - own))
+        assert np.array_equal(built.pair_training[first:end], [*entry.training, *[True] * (end - own)])
+        assert np.array_equal(built.pair_tests[first:end], [-1, -1, -1, 0, 1, *[-1] * (end - own)])
+        for index, wanted in zip(range(own, end), entry.generated, strict=True):
+            assert np.array_equal(built.input(index), wanted.input)
+            assert np.array_equal(built.output(index), wanted.output)
+    counts = built.manifest["counts"]
+    assert (counts["pairs"], counts["training_pairs"], counts["generated_pairs"]) == (29, 23, 9)
+
+
+def test_generated_pairs_change_nothing_about_their_task(store: ArcStore) -> None:
+    built = build_store([replace(entry, generated=GENERATED) for entry in ENTRIES], 13, 7)
+    assert built.groups == store.groups
+    assert built.demonstration_digests() == store.demonstration_digests()
+    assert [list(map(len, (task.demonstrations, task.tests))) for task in built.tasks()] == [[3, 2]] * 4
+    assert [task_digest(task) for task in built.tasks()] == [task_digest(task) for task in store.tasks()]
+    for name in ("puzzle_groups", "puzzle_dihedrals", "puzzle_permutations"):
+        assert np.array_equal(getattr(built, name), getattr(store, name))
+
+
+def test_a_task_too_large_for_a_canvas_comes_with_its_generated_pairs_that_fit() -> None:
+    large = task("large", [square(19)] * 2, [square(18)])
+    entry = replace(TaskEntry.all_pairs(large), generated=(square(7), square(12), square(15), square(10)))
+    assert entry.on_canvas(21) == entry
+    small = entry.on_canvas(11)
+    assert small is not None
+    assert [pair.input.shape[0] for pair in small.generated] == [7, 10]
+    built = build_store([small, ENTRIES[0]], 0, 0)
+    assert np.array_equal(np.diff(built.group_pairs), [2, 5])
+    assert np.array_equal(built.pair_generated, [True] * 2 + [False] * 5)
+    assert (built.groups[0].side, built.groups[0].labels) == (11, ())
+    assert built.demonstration_digests() == (
+        pairs_digest(large.demonstrations),
+        pairs_digest(ENTRIES[0].task.demonstrations),
+    )
+    assert len(built.training_digests()) == 1, "no own pair of the large task trains"
+    middle = entry.on_canvas(16)
+    assert middle is not None
+    assert [pair.input.shape[0] for pair in middle.generated] == [7, 12, 15, 10]
+    assert build_store([middle], 0, 0).groups[0].side == 16
+    assert replace(entry, generated=(square(12),)).on_canvas(11) is None
+    assert TaskEntry.all_pairs(large).on_canvas(16) is None
+
+
+def test_pairs_larger_than_the_canvas_of_their_own_task_are_left_out() -> None:
+    entry = TaskEntry.all_pairs(task("small", [square(7)] * 2, [square(5)]))
+    placed = replace(entry, generated=(square(10), square(11))).on_canvas(30)
+    assert placed is not None
+    assert (placed.side, [pair.input.shape[0] for pair in placed.generated]) == (11, [10])
+
+
+def test_an_export_gets_one_line_about_all_generated_pairs(store: ArcStore) -> None:
+    facts = {"source": "x", "version": "1", "seed": 5, "settings": {"pairs": 9}, "tasks": 4, "count": 36, "digest": "d"}
+    entries = [replace(entry, generated=GENERATED) for entry in ENTRIES]
+    lines = build_store(entries, 13, 7, {"generated": facts}).training_digests()
+    assert lines[:-1] == store.training_digests()
+    word, _, described = lines[-1].partition(" ")
+    assert (word, json.loads(described)) == ("generated", facts)
+    asked = [entry.task for entry in ENTRIES] + [random_task(11)]
+    assert trained_on(asked, lines) == trained_on(asked, store.training_digests())
