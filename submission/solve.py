@@ -14,9 +14,8 @@ missing, what is mounted below --input is searched by content.
 import argparse
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from data_prep.files import InputError, refuse_input, run_program, standing_json
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission
-from submission.clock import RunClock
+from submission.clock import RunClock, watchdog
 from submission.inputs import choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.score import known_scores
 from submission.settings import Settings, read_solve_arguments
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         if replaces and not (arguments.resume and file.goes_on()):
             keep_older(arguments.out)
             file.open()
-    with watchdog(lambda: clock.left(clock.last_call), lambda: leave(file, clock)) if watched else nullcontext():
+    with watchdog(clock, lambda: leave(file, clock)) if watched else nullcontext():
         with clock.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
@@ -176,41 +175,12 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 
 
-@contextmanager
-def watchdog(
-    left: Callable[[], float],
-    leave: Callable[[], object],
-    end: Callable[[int], object] = os._exit,
-    patience: float = 5.0,
-) -> Iterator[None]:
-    """Within this context, when no seconds are `left`: call `leave`, which may take `patience` seconds, and end all.
-
-    A collective operation waits for ever for a process that was lost, and no exception or signal handler interrupts
-    it; a thread goes on. What is on disk is valid at any moment, so ending there with status 0 loses nothing.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        while (seconds := left()) > 0:
-            if over.wait(seconds):
-                return
-        leaving = threading.Thread(target=leave, daemon=True)
-        leaving.start()
-        leaving.join(patience)
-        sys.stdout.flush()
-        if not over.is_set():
-            end(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
 def leave(file: SubmissionFile, clock: RunClock) -> None:
     """Write and report before the watchdog ends the process."""
-    file.trouble("the time was over before the program had ended: something hung, or --time-budget is too short")
+    if clock.limits:
+        file.trouble("compiling took too long; --resume goes on without")
+    else:
+        file.trouble("the time was over before the program had ended: something hung, or --time-budget is too short")
     file.write()
     report(file, clock)
 

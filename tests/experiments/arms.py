@@ -27,7 +27,6 @@ from accelerate import Accelerator
 
 from arc_trm.batches import ArcBatches, arc_data
 from arc_trm.config import RunConfig
-from arc_trm.device import compile_or_explain
 from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.presets import PRESETS, Overrides, merged, override
 from arc_trm.sampler import evaluation_rows, fixed_batches
@@ -117,7 +116,7 @@ def held_out(trainer: Trainer, store: ArcStore, batch_size: int = 64) -> dict[st
             state = tuple(part.contiguous() for part in trainer.model.initial_state(batch_size, 121, trainer.dtype))
             puzzle = trainer.embedding.table[batch.puzzle_ids]
             for _ in range(trainer.config.halting.max_supervision_steps):
-                output = trainer.running(state, batch.inputs, puzzle, batch.views)
+                output = trainer.model(state, batch.inputs, puzzle, batch.views)
                 state = output.state
             asked = batch.labels != IGNORE_LABEL
             tokens = F.cross_entropy(
@@ -146,8 +145,9 @@ def run_arm(name: str, config: RunConfig, store: ArcStore, minutes: float, views
     """Train one arm for `minutes` of processor time and measure it."""
     accelerator = Accelerator(cpu=True)
     data = arc_data(store, config, accelerator.device)
-    compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
-    trainer = Trainer(config, data.parts, accelerator, 10**6, compile_model=compiling)
+    trainer = Trainer(config, data.parts, accelerator, 10**6)
+    if config.train.compile:
+        trainer.compile()
     step_seconds, curve = [], []
     budget, used, mark = 60 * minutes, 0.0, 0
     while used < budget:

@@ -1,6 +1,7 @@
 """Solving as the programs that competitors start: several processes, signals, kills, a bare image."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -135,6 +136,48 @@ def test_the_clock_ends_what_has_no_other_end_and_what_hangs(tmp_path: Path) -> 
     said = logs[1].read_text()
     assert said.splitlines()[-1].startswith("wrote ")
     assert "trouble: the time was over before the program had ended" in said
+
+
+# A run in which no compiler ever comes back, and one that goes on from what it left, each in a process of its own.
+WITHOUT_A_COMPILER = """
+import threading
+from pathlib import Path
+from arc_trm import trainer
+from submission import schedule, solve
+from tests import kills
+
+schedule.COMPILE_LIMIT = 1.0
+trainer.compile_networks = lambda *arguments: threading.Event().wait()
+for status, more in ((1, []), (0, ["--resume"])):
+    child = kills.fork(lambda: solve.main({words} + more), {log})
+    assert kills.wait(child) == status, Path({log}).read_text()
+    print(Path({log}).read_text(), flush=True)
+"""
+
+
+def test_a_compiler_that_hangs_leaves_votes_and_the_next_process_goes_on_without(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--compile", "--steps", "2", "--time-budget", ENDLESS)
+    done = run([sys.executable, "-c", WITHOUT_A_COMPILER.format(words=words, log=repr(str(tmp_path / "log")))])
+    assert done.returncode == 0, done.stderr
+    hung, rest = done.stdout.split("wrote ", 1)
+    assert "trouble: compiling took too long; --resume goes on without" in hung
+    assert "agreement of the votes 100.0%, 4 votes" in hung, "the first votes are in the file"
+    assert "going on at step 0 with 4 votes" in rest
+    assert "trouble: compiling did not end in the process before; going on without" in rest
+    assert_valid(tmp_path / "submission.json", TASKS)
+    assert read_json(tmp_path / "submission.summary.json")["votes"] == 44
+
+
+@pytest.mark.slow
+def test_a_compiled_run_compiles_and_solves(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--compile", "--steps", "2", "--time-budget", ENDLESS)
+    done = run([sys.executable, "-m", "submission.solve", *words])
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^note: compiled 2 graphs in \d+ s$", done.stderr, re.MULTILINE)
+    assert_valid(tmp_path / "submission.json", TASKS)
+    summary = read_json(tmp_path / "submission.summary.json")
+    assert (summary["votes"], summary["adaptation_steps"], summary["troubles"]) == (44, 2, [])
+    assert summary["seconds"]["compiling"] > 0
 
 
 @pytest.mark.slow
