@@ -63,6 +63,8 @@ class Machine:
         return float(np.fromfile(self.clock)[0]) if self.clock.exists() else 0.0
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+        if launch.COLLECTIVE[-1] in words:
+            return 0
         assert words[words.index("--num_processes") + 1] == "2"
         options = words[words.index("submission.solve") + 1 :]
         several = ["-W", "ignore", "-m", "tests.several_processes", "2", "tests.submission.twelve_hours"]
