@@ -226,7 +226,7 @@ class Launch:
             if over():  # trying GPUs takes minutes where they hang
                 return status
             if failures:
-                added.append("--no-compile")
+                added.append("--train.no-compile")
             print(f"note: solving failed with status {status}; going on from the saved state", flush=True)
 
     def _find_environment(self) -> None:

@@ -2,7 +2,7 @@
 
     python -m submission.solve --challenges challenges.json --checkpoint runs/arc1 --time-budget 10m
     python -m submission.solve --challenges my_task.json --checkpoint runs/arc1
-    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 1h [--folds 5]
+    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 1h [--fold 1/5]
     python -m submission.solve --plan --profile competition --gpus 4 --rate 200 --challenges ... --checkpoint ...
     accelerate launch -m submission.solve ...     any of these on several GPUs
 
@@ -41,10 +41,6 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     clock = RunClock()
     arguments = read_solve_arguments(argv, __doc__)
     refuse_clashes(arguments)
-    if arguments.folds and not arguments.fold and not is_rerun():
-        from submission.folds import rehearse_folds  # starts this program again
-
-        return rehearse_folds(arguments, sys.argv[1:] if argv is None else argv)
     clock.budget = arguments.time_budget
     settings = Settings.read(arguments)
     with clock.phase("set-up"):
@@ -120,8 +116,7 @@ def refuse_clashes(arguments: argparse.Namespace) -> None:
         ("rate", "plan"),
         ("gpus", "rate"),  # the speed of other GPUs than this machine's cannot be measured
         ("allow_seen", "rehearse"),
-        ("folds", "rehearse"),
-        ("fold", "folds"),
+        ("fold", "rehearse"),
     ):
         if getattr(arguments, name) and not getattr(arguments, needed):
             raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected that too")
@@ -163,7 +158,7 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         exports, seconds = [read_export(checkpoint) for checkpoint in checkpoints], arguments.time_budget
         lines = [line for export in exports for line in export.training_tasks]
         known = all(export.training_known for export in exports)
-        part = (arguments.fold or 1, arguments.folds or 1)
+        part = arguments.fold or (1, 1)
         count, root = arguments.rehearse, arguments.input
         tasks, said = choose_rehearsal(lines, count, root, known, arguments.allow_seen, part)
         if is_first_process():

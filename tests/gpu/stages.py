@@ -79,7 +79,7 @@ class Setting:
     sudoku: tuple[str, ...] = ("--train.steps=300",)  # options of the training that is killed
     share: float = 0.15  # of the memory, to see that training fits itself
     checkpoint: Path = SHIPPED
-    solving: tuple[str, ...] = ("--augmentations=64", "--steps=30", "--time-budget=10m")
+    solving: tuple[str, ...] = ("--augmentations=64", "--train.steps=30", "--time-budget=10m")
 
     @property
     def cuda(self) -> bool:
@@ -118,7 +118,13 @@ def tiny(kit: Path, work: Path, export: Path) -> Setting:
         check=replace(check, preset="sudoku4", goal=0.0),
         sudoku=words,
         checkpoint=export,
-        solving=("--augmentations=3", "--batch-size=4", "--predict-batch=2", "--canvas=strict", "--steps=1"),
+        solving=(
+            "--augmentations=3",
+            "--train.batch-size=4",
+            "--predict-batch=2",
+            "--canvas=strict",
+            "--train.steps=1",
+        ),
     )
 
 
@@ -501,7 +507,7 @@ def replica(s: Setting, rank: int, port: int) -> None:
 def solving(s: Setting) -> Facts:
     """`solve` on a few tasks, compiled and not; compiled, how many graphs it takes."""
     facts = {}
-    for name, options in (("eager", []), ("compiled", ["--compile"])):
+    for name, options in (("eager", []), ("compiled", ["--train.compile"])):
         counters.clear()
         began = time.perf_counter()
         files = {"--challenges": s.kit / "tasks" / "challenges.json", "--checkpoint": s.checkpoint}

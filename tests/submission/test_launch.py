@@ -146,7 +146,7 @@ def test_after_a_failure_with_newer_state_or_votes_all_gpus_that_still_work_go_o
     assert runs.budgets() == ["10000.000s", "5000.000s", "4970.000s", "4940.000s", "4910.000s"]
     assert processes(runs) == [4, 2, 2, 2, 2]
     assert ["--resume" in words for words in runs.words] == [False, True, True, True, True]
-    assert not any("--no-compile" in words for words in runs.words)
+    assert not any("--train.no-compile" in words for words in runs.words)
 
 
 @pytest.mark.parametrize("took", [30.0, 10_800.0])
@@ -157,7 +157,7 @@ def test_a_start_that_leaves_nothing_new_is_followed_by_one_without_compiling_on
     made = Launch(range(8), ["--seed", "5"], runs.run, lambda: range(8), lambda: runs.time)
     assert made.solve(tmp_path / "s.json", 42_300) == 0
     assert processes(runs) == [8, 4, 1]
-    assert [{"--resume", "--no-compile"} <= set(words) for words in runs.words] == [False, True, True]
+    assert [{"--resume", "--train.no-compile"} <= set(words) for words in runs.words] == [False, True, True]
 
 
 @pytest.mark.parametrize(("collectives", "gpus", "own"), [

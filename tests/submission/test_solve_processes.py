@@ -29,7 +29,7 @@ def solve_words(folder: Path, *more: str) -> list[str]:
     challenges = write_challenges(folder / "challenges.json", TASKS)
     export = make_export(folder / "export")
     paths = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(folder / "submission.json")]
-    return [*paths, *QUICK, "--precision", "fp32", *more]
+    return [*paths, *QUICK, "--train.precision", "fp32", *more]
 
 
 def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -40,7 +40,7 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def test_two_processes_solve_together(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
     done = run([*TWO_PROCESSES, "submission.solve", *words])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
@@ -62,7 +62,7 @@ def test_two_processes_print_one_plan(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "step", "votes"), [("adapting", 3, 4), ("voting", 6, 8), ("signalled", 3, 4)])
 def test_a_lost_process_leaves_a_valid_file_and_others_go_on(tmp_path: Path, where: str, step: int, votes: int) -> None:
-    words = solve_words(tmp_path, "--steps", "6", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "6", "--time-budget", ENDLESS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     program = str(REPOSITORY / "tests" / "submission" / "lost_process.py")
     done = run([*torchrun, program, where, *words])
@@ -156,7 +156,7 @@ for status, more in ((1, []), (0, ["--resume"])):
 
 
 def test_a_compiler_that_hangs_leaves_votes_and_the_next_process_goes_on_without(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--compile", "--steps", "2", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.compile", "--train.steps", "2", "--time-budget", ENDLESS)
     done = run([sys.executable, "-c", WITHOUT_A_COMPILER.format(words=words, log=repr(str(tmp_path / "log")))])
     assert done.returncode == 0, done.stderr
     hung, rest = done.stdout.split("wrote ", 1)
@@ -170,7 +170,7 @@ def test_a_compiler_that_hangs_leaves_votes_and_the_next_process_goes_on_without
 
 @pytest.mark.slow
 def test_a_compiled_run_compiles_and_solves(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--compile", "--steps", "2", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.compile", "--train.steps", "2", "--time-budget", ENDLESS)
     done = run([sys.executable, "-m", "submission.solve", *words])
     assert done.returncode == 0, done.stderr
     assert re.search(r"^note: compiled 2 graphs in \d+ s$", done.stderr, re.MULTILINE)
@@ -208,7 +208,7 @@ for name in ("tyro", "arc_trm.train"):
 
 
 def test_a_submission_needs_nothing_that_kaggles_image_lacks(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--steps", "1", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "1", "--time-budget", ENDLESS)
     done = run([sys.executable, "-c", WITHOUT_THEM + BLOCKED.format(runtime=RUNTIME, words=words)])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
