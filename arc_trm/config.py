@@ -154,7 +154,7 @@ class TrainConfig:
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU; on a CPU fp32, or bf16
     where that is measured to be faster."""
     compile: bool = False
-    """Compile the model (torch.compile); goes on uncompiled, with one line, where a tiny function does not compile."""
+    """Compile the networks (torch.compile); without, and with one line that says why, if that fails."""
 
 
 @dataclass(frozen=True)

@@ -2,32 +2,30 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import resource
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 # Before there is a process group: imported later, by the first optimiser, it keeps the group's threads from ending with
 # it, and a process with threads of C++ may abort at its exit.
-import torch._dynamo
+import torch._dynamo.utils
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DistributedType, InitProcessGroupKwargs, LoggerType, broadcast, parse_flag_from_env
-from torch import nn
 
 from arc_trm.config import ModelConfig
-from arc_trm.model import network, rotary_angles
+from arc_trm.layers import Network, swiglu_width
+from arc_trm.model import RecursiveModel, network, rotary_angles
 from data_prep.files import InputError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -39,11 +37,15 @@ PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GP
 USE_CPU = "ACCELERATE_USE_CPU"
 # Parameters of glibc's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
-# A model has one graph for every canvas size, with and without gradient, and one for every batch size of evaluation.
+# A network has one graph for every canvas size, with and without gradient, and one for every batch size of evaluation.
 GRAPHS = 64
-# How long processes wait for each other: longer than one of them may compile while another is done (a share of twelve
-# hours in solving), where NCCL's ten minutes would end them all.
-PATIENCE = timedelta(hours=3)
+# Errors by which compilers fail: no C++ compiler, no Triton, no Python headers, a GPU that is too old.
+COMPILER_ERRORS = (RuntimeError, ImportError, OSError, AttributeError, subprocess.SubprocessError)
+# Processes wait for each other for this long: longer than one of them may compile while another is done, where NCCL's
+# own limit of ten minutes would end them all.
+PATIENCE = timedelta(minutes=40)
+# CUDA kernels, cuBLAS among them, index the elements of a tensor with 32 bits.
+MOST_ELEMENTS = 2**31 - 1
 # What PyTorch says beside its own exception when memory runs out, on a CPU and on GPUs. A library of the GPU's that
 # finds no memory to begin with calls itself not initialised.
 NO_MEMORY = (
@@ -201,6 +203,23 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in NO_MEMORY)
 
 
+def free_memory(device: torch.device) -> None:
+    """Give a GPU's unused memory back, after collecting the garbage that still holds some."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def rows_at_once(model: ModelConfig, tokens: int) -> int:
+    """Examples of `tokens` cells whose largest tensor in the network has at most MOST_ELEMENTS elements."""
+    length = model.prefix + model.canvas_positions(tokens)
+    # Gate and up of a SwiGLU, over features or over positions; queries, keys and values.
+    widths = [2 * swiglu_width(model.hidden, model.expansion) * length, 3 * model.hidden * length]
+    if model.mixer != "attention":
+        widths.append(2 * swiglu_width(length, model.expansion) * model.hidden)
+    return max(1, MOST_ELEMENTS // max(widths))
+
+
 def keep_freed_memory() -> bool:
     """Let large tensors reuse memory that others freed, as GPUs do; says whether the C library can.
 
@@ -223,130 +242,35 @@ def return_freed_memory() -> None:
 # Compiling ------------------------------------------------------------------------------------------------------------
 
 
-NOT_COMPILED = "note: running without torch.compile: {}"
+def compile_networks(model: RecursiveModel, backend: str = "inductor") -> None:
+    """Compile the model's networks in place, when they next run, with static shapes.
 
-
-def compile_failure(device: torch.device, backend: str = "inductor") -> str | None:
-    """Why torch.compile cannot be used on `device`, in one line; None where a tiny function compiles and runs.
-
-    It takes a C++ compiler on a CPU, and on a GPU Triton, a C compiler, Python's headers and compute capability 7.
+    Only `Network` is compiled, not the recursion around it: a few blocks are one graph for every shape, with and
+    without gradient. The names in the state dict stay as they are.
     """
-    tiny = torch.compile(lambda x: (x * x).sum(), backend=backend)
-    try:
-        with torch.compiler.set_stance("default"):
-            tiny(torch.ones(7, device=device, requires_grad=True)).backward()
-    except (RuntimeError, ImportError, OSError, AttributeError, subprocess.SubprocessError) as error:
-        inner = getattr(error, "inner_exception", error)  # Dynamo wraps what a compiler raises
-        return f"{type(inner).__name__}: {first_line(inner)}"
-    return None
-
-
-def compiled(model: nn.Module, backend: str = "inductor") -> nn.Module:
-    """`model` compiled, when it first runs, with static shapes, a graph per canvas size."""
     torch._dynamo.config.recompile_limit = GRAPHS
-    return torch.compile(model, dynamic=False, fullgraph=True, backend=backend)  # type: ignore[return-value]
+    # Dynamo looks at the gradients of the weights; weights that were cast are no leaves and have none.
+    warnings.filterwarnings("ignore", message=".*not a leaf Tensor.*")
+    for net in _networks(model):
+        net.compile(dynamic=False, fullgraph=True, backend=backend)
 
 
-def compile_or_explain(model: nn.Module, device: torch.device, backend: str = "inductor") -> nn.Module:
-    """`model` compiled; itself, with a line on stderr, where a tiny function cannot be."""
-    failure = compile_failure(device, backend)
-    if failure is not None:
-        print(NOT_COMPILED.format(failure), file=sys.stderr)
-        return model
-    print("note: compiling, which takes a minute or so for every canvas size", file=sys.stderr)
-    return compiled(model, backend)
+def run_eagerly(model: RecursiveModel) -> None:
+    """Undo `compile_networks`."""
+    for net in _networks(model):
+        net._compiled_call_impl = None
 
 
-class OutOfTime(BaseException):
-    """Compiling took too long; like KeyboardInterrupt no `Exception`, so that no compiler takes it for its own."""
+def _networks(model: RecursiveModel) -> list[Network]:
+    return [net for net in (model.net, model.second_net) if net is not None]
 
 
-@contextmanager
-def _compiling(left: Callable[[], float]) -> Iterator[None]:
-    """Let torch compile within this context, and raise OutOfTime there half a second after no seconds are `left`.
-
-    By a timer's signal, which reaches Python code (and most of a compiler is, or waits for other programs) in the main
-    thread only: so the backward pass is compiled at once too, not in a thread of autograd's. Another thread could not
-    be ended, and another process would have to import and trace everything again.
-    """
-    from torch._functorch import config as autograd_config  # here, because it takes long to import
-
-    def look(number: int, frame: FrameType | None) -> None:
-        if left() <= 0:
-            raise OutOfTime
-
-    with torch.compiler.set_stance("default"), autograd_config.patch(force_non_lazy_backward_lowering=True):
-        old = signal.signal(signal.SIGALRM, look)
-        signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)  # again and again: a callback somewhere may swallow an exception
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, old)
+def compiled_graphs() -> int:
+    """Graphs that this process has compiled so far."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def compile_within(
-    pieces: Iterable[Callable[[], object]],
-    left: Callable[[], float],
-    now: Callable[[], float] = time.monotonic,
-    trial: Callable[[], str | None] = lambda: None,
-    all_agree: Callable[[bool], bool] = bool,
-) -> int:
-    """Compile what `pieces` of work run, as long as that pays and seconds are `left`; how many of them are compiled.
-
-    First `trial` says in a line why nothing can be compiled here, or None (see `compile_failure`). A piece runs a
-    compiled model and waits for the device; nothing that it does may last. From then on what is compiled runs so, all
-    else runs as it is, and nothing is ever compiled again (torch's stance). The first piece tells whether the compiled
-    model is faster here; where it is not, or where one of several processes finds so (`all_agree`, a collective that
-    each of them calls once), nothing stays compiled.
-    """
-    torch.compiler.set_stance("force_eager")
-    rest, last = iter(pieces), None
-    try:
-        if threading.current_thread() is threading.main_thread() and _succeeds(trial, left):
-            last = _seconds_of_compiling(next(rest), left, now)
-    finally:
-        pays = all_agree(last is not None)
-    if not pays or last is None:
-        return 0
-    done = 1
-    for piece in rest:
-        if left() <= last:
-            break
-        began = now()
-        try:
-            with _compiling(left):
-                piece()
-        except OutOfTime:
-            break
-        last = now() - began
-        done += 1
-    torch.compiler.set_stance("eager_on_recompile")
-    return done
-
-
-def _seconds_of_compiling(
-    piece: Callable[[], object], left: Callable[[], float], now: Callable[[], float]
-) -> float | None:
-    """How long it takes to compile a piece of work; None where the time is over or the compiled piece is no faster."""
-    eager, began = best_seconds(piece, now=now), now()
-    try:
-        with _compiling(left):
-            piece()
-    except OutOfTime:
-        return None
-    seconds = now() - began
-    with torch.compiler.set_stance("eager_on_recompile"):
-        return seconds if best_seconds(piece, now=now) < eager else None
-
-
-def _succeeds(trial: Callable[[], str | None], left: Callable[[], float]) -> bool:
-    """Whether a trial of compiling succeeds within the seconds that are left; prints why where it does not."""
-    try:
-        with _compiling(left):
-            failure = trial()
-    except OutOfTime:
-        return False
-    if failure is not None:
-        print(NOT_COMPILED.format(failure), file=sys.stderr)
-    return failure is None
+def compile_error(error: Exception) -> str:
+    """One line that says why compiling failed."""
+    inner = getattr(error, "inner_exception", error)  # Dynamo wraps what a compiler raises
+    return f"{type(inner).__name__}: {first_line(inner)}"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
 from arc_trm.config import HaltingConfig
-from arc_trm.device import out_of_memory
+from arc_trm.device import MOST_ELEMENTS, free_memory, out_of_memory, rows_at_once
 from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.sampler import Indexed, Rows, fixed_batches
@@ -82,10 +82,11 @@ class Predictor:
 class MemoryLimit:
     """How many rows are answered at once: half as many whenever memory runs out, from then on."""
 
-    at_once: int = 1 << 31  # no limit yet
+    at_once: int = MOST_ELEMENTS
 
     def answer(self, predictor: Predictor, batch: Batch) -> Answers:
         """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
+        self.at_once = min(self.at_once, rows_at_once(predictor.model.config, batch.inputs.shape[1]))
         while True:
             try:
                 parts = [predictor.answer(part) for part in _pieces(batch, self.at_once)]
@@ -96,7 +97,7 @@ class MemoryLimit:
             else:
                 return Answers(*map(torch.cat, zip(*parts, strict=True)))
             self.at_once = -(-tried // 2)
-            torch.cuda.empty_cache()
+            free_memory(batch.inputs.device)
             print(f"note: out of memory, going on with {self.at_once} rows at once", file=sys.stderr)
 
 

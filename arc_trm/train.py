@@ -22,7 +22,7 @@ from accelerate import Accelerator
 from arc_trm import run
 from arc_trm.batches import open_training_data
 from arc_trm.config import RunConfig, check_config, within
-from arc_trm.device import compile_or_explain, describe_device, make_accelerator
+from arc_trm.device import describe_device, make_accelerator
 from arc_trm.presets import DATA, VARIANTS, describe, preset
 from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
@@ -101,13 +101,7 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     config, out = arguments.config, arguments.out
     data = open_training_data(arguments.data, config, accelerator)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
-    trainer = Trainer(
-        config,
-        data.parts,
-        accelerator,
-        data.planned_steps(config),
-        compile_model=(lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None,
-    )
+    trainer = Trainer(config, data.parts, accelerator, data.planned_steps(config))
     trainer.names = data.names
     if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
         trainer.fit_memory()
@@ -115,6 +109,8 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
     trained = run.trained_so_far(trainer, arguments, data.training_tasks, facts)
     if accelerator.is_main_process:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
+    if config.train.compile:
+        trainer.compile()
     log = run.MetricLog(accelerator, out, config, trainer.step)
     evaluate = evaluation(data.store)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf

@@ -18,12 +18,23 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast
-from torch import Tensor, nn
+from torch import Tensor
 
 from arc_trm.batches import Part, upload
 from arc_trm.checkpoint import RowNames, Tensors, below, bit_digest, load_weights
-from arc_trm.config import RunConfig
-from arc_trm.device import out_of_memory, peak_memory, resolve_precision
+from arc_trm.config import ModelConfig, RunConfig
+from arc_trm.device import (
+    COMPILER_ERRORS,
+    compile_error,
+    compile_networks,
+    compiled_graphs,
+    free_memory,
+    out_of_memory,
+    peak_memory,
+    resolve_precision,
+    rows_at_once,
+    run_eagerly,
+)
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
 from arc_trm.predict import Predictor
@@ -33,6 +44,9 @@ from data_prep.files import InputError
 
 # The warm-up takes at most this share of all steps, for short runs.
 WARMUP_SHARE = 0.1
+# Compiled loss and gradient norm may differ from the eager ones by this share; in bf16 and fp16 by HALF_AGREEMENT.
+AGREEMENT = {torch.float32: 1e-4, torch.float64: 1e-4}
+HALF_AGREEMENT = 0.02
 SPARE = 512 * 2**20  # bytes of a GPU's memory that fitting leaves alone
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
@@ -70,15 +84,22 @@ class Work:
         return [Work(self.part, slice(*cut), self.first) for cut in pairwise(cuts)]
 
 
-def share_out(parts: Sequence[Part], accelerator: Accelerator) -> list[Work]:
-    """This process's slice of every part; raises InputError where the slots cannot be shared evenly."""
+def share_out(parts: Sequence[Part], accelerator: Accelerator, model: ModelConfig) -> list[Work]:
+    """Cut this process's slice of every part into pieces of at most `rows_at_once` slots.
+
+    Raises InputError if the slots cannot be shared evenly.
+    """
     processes, rank = accelerator.num_processes, accelerator.process_index
-    work, first = [], 0
+    work: list[Work] = []
+    first = 0
     for part in parts:
         size, rest = divmod(part.slots, processes)
         if rest:
             raise InputError(f"train.batch_size: {part.slots} slots cannot be shared evenly by {processes} processes")
-        work.append(Work(part, slice(rank * size, (rank + 1) * size), first))
+        pieces = [Work(part, slice(rank * size, (rank + 1) * size), first)]
+        while size and -(-size // len(pieces)) > rows_at_once(model, part.source.seq_len):
+            pieces = [half for piece in pieces for half in piece.halves()]
+        work += pieces
         first += part.slots
     return work
 
@@ -102,7 +123,6 @@ class Trainer:
         accelerator: Accelerator,
         planned_steps: int,
         model: RecursiveModel | None = None,
-        compile_model: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
         """Start at step 0; a `model` with float64 weights makes everything float64, for comparisons."""
         self.config, self.parts, self.accelerator = config, list(parts), accelerator
@@ -123,13 +143,12 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
         if accelerator.num_processes > 1:
             broadcast(list(self.model.state_dict().values()))
-        self.running = compile_model(self.model) if compile_model else self.model  # the model as it runs
         self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
-        self.work = share_out(self.parts, accelerator)
+        self.work = share_out(self.parts, accelerator, config.model)
         self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read
         self.metric_steps = 0  # steps since metrics were read
-        self.timed_steps, self.seconds = 0, 0.0  # those of them that this process did, and how long they took
+        self.timed_steps, self._began = 0, 0.0  # those of them that this process did, and when the first began
 
     @property
     def batch_size(self) -> int:
@@ -138,7 +157,7 @@ class Trainer:
 
     def predictor(self) -> Predictor:
         """What answers questions with the weights as they are now (within `averaged`, their moving average)."""
-        return Predictor(self.running, self.model, self.embedding, self.config.halting, self.dtype)
+        return Predictor(self.model, self.model, self.embedding, self.config.halting, self.dtype)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -178,53 +197,96 @@ class Trainer:
     # --- the step ------------------------------------------------------------------------------------------------
 
     def fit_memory(self) -> None:
-        """Halve the pieces of work until the forward and backward passes of a step fit into every process's memory.
+        """Halve the pieces of work that are too large for the memory of any process.
 
-        For before the first step: one that runs out of memory later has no second try. Moves nothing; collective.
-        Raises OutOfMemoryError where a single slot is too much.
+        Call before the first step, and before compiling; moves nothing; collective. Only pieces of the canvas size that
+        did not fit are halved. Raises OutOfMemoryError if a single slot is too much.
         """
         device = self.accelerator.device
         # The optimiser makes its two moments in the first step; here something of their size stands for them.
         moments = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
         # And what libraries of a GPU take later for themselves, such as those that several processes talk through.
         spare = torch.empty(SPARE if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
-        while self.agreed(not self._fits()):
-            halves = [half for work in self.work for half in work.halves()]
+        while any(too_large := self._too_large()):
+            pieces = [work.halves() if too_large[self.parts.index(work.part)] else [work] for work in self.work]
+            halves = [piece for group in pieces for piece in group]
             if len(halves) == len(self.work):
-                raise torch.OutOfMemoryError(f"a single example does not fit into {self.accelerator.device}'s memory")
+                raise torch.OutOfMemoryError(f"a single example does not fit into {device}'s memory")
             self.work = halves
             if self.accelerator.is_main_process:
                 print(f"note: out of memory, going on with {len(halves)} pieces of work a step", file=sys.stderr)
         del moments, spare
 
-    def _fits(self) -> bool:
+    def _too_large(self) -> tuple[bool, ...]:
+        """For each part: a piece of it ran out of memory, in any process."""
+        failed: Part | None = None
+        piece = self.work[0]
         try:
-            self.rehearse(self.work, times=2)  # the second beside the carries of the first, as every later step
+            with self._rehearsal(self.work):
+                for piece in [*self.work, *self.work]:  # the second time beside the carries of the first
+                    self._supervise(piece).sums["loss"].item()
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            return False
-        finally:
-            if self.accelerator.device.type == "cuda":
-                torch.cuda.empty_cache()
-        return True
+            failed = piece.part
+        # Here the exception is gone, whose traceback holds the tensors of the piece.
+        free_memory(self.accelerator.device)
+        return self.each_agreed(*(part is failed for part in self.parts))
 
-    def rehearse(self, work: Sequence[Work], times: int = 1) -> None:
-        """The forward and backward passes of `work`, without moving anything; waits for the device."""
-        minimum = torch.zeros(self.batch_size, dtype=torch.int32, device=self.accelerator.device)
+    @contextmanager
+    def _rehearsal(self, work: Sequence[Work]) -> Iterator[None]:
+        """Within this context, forward and backward passes of `work` leave no carry and no gradient behind."""
         carries = [piece.carry for piece in work]
         try:
-            for _ in range(times):
-                results = [self._supervise(piece, minimum[piece.draws]) for piece in work]
-            results[-1].sums["loss"].item()
+            yield
         finally:
             for piece, carry in zip(work, carries, strict=True):
                 piece.carry = carry
             self.optimiser.zero_grad(set_to_none=True)
 
+    def rehearse(self, work: Sequence[Work]) -> tuple[float, float]:
+        """Loss and gradient norm of the forward and backward passes of `work`, which move nothing."""
+        with self._rehearsal(work):
+            losses = torch.stack([self._supervise(piece).sums["loss"] for piece in work])
+            norms = [p.grad.float().norm() for p in self.model.parameters() if p.grad is not None]
+            return losses.sum().item(), torch.stack(norms).norm().item()
+
+    def compile(self, backend: str = "inductor", more: Sequence[Callable[[], object]] = ()) -> bool:
+        """Compile the networks for all pieces of work, and for what calls of `more` run; collective.
+
+        Loss and gradient norm of the first piece must agree with the eager ones within AGREEMENT. Where they do not, or
+        where compiling fails in any process, all run eager; a line on stderr says why. Moves nothing.
+        """
+        began, graphs, failure = time.monotonic(), compiled_graphs(), ""
+        eager = self.rehearse(self.work[:1])
+        try:
+            compile_networks(self.model, backend)
+            compiled, tolerance = self.rehearse(self.work[:1]), AGREEMENT.get(self.dtype, HALF_AGREEMENT)
+            if not all(math.isclose(*pair, rel_tol=tolerance) for pair in zip(compiled, eager, strict=True)):
+                failure = "loss {:.6g}, gradient norm {:.6g}".format(*compiled)
+                failure += ", eager {:.6g} and {:.6g}".format(*eager)
+            else:
+                for piece in self.work[1:]:
+                    self.rehearse([piece])
+                for call in more:
+                    call()
+        except COMPILER_ERRORS as error:
+            failure = compile_error(error)
+        if self.agreed(failure != ""):
+            run_eagerly(self.model)
+            if failure or self.accelerator.is_main_process:
+                reason = failure or "it failed in another process"
+                print(f"note: running without torch.compile: {reason}", file=sys.stderr)
+            return False
+        if self.accelerator.is_main_process:
+            seconds = time.monotonic() - began
+            print(f"note: compiled {compiled_graphs() - graphs} graphs in {seconds:.0f} s", file=sys.stderr)
+        return True
+
     def train_step(self) -> None:
         """One optimiser step: a supervision step of every slot, gradients summed over parts and processes."""
-        started = time.monotonic()
+        if self.timed_steps == 0:
+            self._began = time.monotonic()
         rule = self.config.halting
         draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
         minimum = upload(draws, self.accelerator.device)
@@ -237,13 +299,16 @@ class Trainer:
         self._average_gradients()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
         self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
-        self.seconds += time.monotonic() - started
 
-    def _supervise(self, work: Work, minimum: Tensor) -> Supervised:
-        """Forward and backward of some slots, which go on; gradients of the weights add up in place."""
+    def _supervise(self, work: Work, minimum: Tensor | None = None) -> Supervised:
+        """Forward and backward of some slots, which go on; gradients of the weights add up in place.
+
+        `minimum` int32 [b] is the least number of supervision steps before halting counts; None: zeros.
+        """
         offer = work.part.source.offer(self.step, work.local)
         carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
-        result = supervision_step(self.running, self.model, self.embedding, carry, offer, self.config.halting, minimum)
+        minimum = torch.zeros_like(carry.steps) if minimum is None else minimum
+        result = supervision_step(self.model, self.model, self.embedding, carry, offer, self.config.halting, minimum)
         loss = result.loss * (self.accelerator.num_processes / self.batch_size)  # mean over this process's slots
         self.scaler.scale(loss).backward()
         rows = result.puzzle_rows
@@ -290,21 +355,21 @@ class Trainer:
         Accuracies and supervision steps are of the sequences that ended, and missing where none did. Raises
         NonFiniteLoss where the loss is NaN or infinite.
         """
-        started = time.monotonic()
         names, sums = self.metric_sums()
         if not names:
             return {}
         values = dict(zip(names, sums.tolist(), strict=True))
-        self.seconds += time.monotonic() - started
+        # By the wall: with several processes, steps also wait for the others.
+        seconds = time.monotonic() - self._began
         ended, rows = values.pop("count"), self.metric_steps * self.batch_size
         metrics = {name: values[name] / rows for name in PER_ROW if name in values}
         if ended:
             metrics |= {name: value / ended for name, value in values.items() if name not in PER_ROW}
         trunk_rate, puzzle_rate = self.rates()
-        speed = self.timed_steps * self.batch_size / max(self.seconds, 1e-9)
+        speed = self.timed_steps * self.batch_size / max(seconds, 1e-9)
         metrics |= {"lr": trunk_rate, "puzzle_lr": puzzle_rate, "examples_per_second": speed}
         metrics["peak_memory_gb"] = peak_memory(self.accelerator.device)
-        self._sums, self.metric_steps, self.timed_steps, self.seconds = {}, 0, 0, 0.0
+        self._sums, self.metric_steps, self.timed_steps = {}, 0, 0
         if not math.isfinite(metrics["loss"]):
             raise NonFiniteLoss(f"step {self.step}: the loss is {metrics['loss']} at learning rate {trunk_rate:.3g}")
         return metrics
@@ -390,7 +455,7 @@ class Trainer:
             self.optimiser.state[parameters[name]][kind] = copy
         self.embedding.table = tensors[TABLE].to(self.embedding.table, copy=True)
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
-        self.step, self.metric_steps, self.timed_steps, self.seconds = facts["step"], facts["metric_steps"], 0, 0.0
+        self.step, self.metric_steps, self.timed_steps = facts["step"], facts["metric_steps"], 0
         # One process goes on with the sums of all, so that they count once.
         sums = tensors[SUMS].to(self.accelerator.device) * self.accelerator.is_main_process
         self._sums = dict(zip(facts["metrics"], sums, strict=True))
@@ -401,7 +466,7 @@ class Trainer:
     def forget_momentum(self) -> None:
         """Go on as a trainer that has just got its weights: without moments, carries and sums of metrics."""
         self.optimiser.state.clear()
-        self._sums, self.metric_steps, self.timed_steps, self.seconds = {}, 0, 0, 0.0
+        self._sums, self.metric_steps, self.timed_steps = {}, 0, 0
         for work in self.work:
             work.carry = None
 

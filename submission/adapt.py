@@ -15,7 +15,6 @@ from arc_trm import run
 from arc_trm.batches import arc_data, upload
 from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
-from arc_trm.device import compiled
 from arc_trm.trainer import NonFiniteLoss, Supervised, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
@@ -57,8 +56,7 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     """A trainer that stands at the export: its weights, its rows for the tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
     data = arc_data(store, config, accelerator.device, accelerator.num_processes)
-    compiling = compiled if settings.compile else None
-    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, compile_model=compiling)
+    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1)
     trainer.names = None if settings.forget else data.names
     run.load_export(trainer, export)
     return trainer

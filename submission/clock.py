@@ -2,7 +2,10 @@
 
 import argparse
 import math
+import os
 import re
+import sys
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -32,6 +35,7 @@ class RunClock:
     started: float = field(default_factory=time.monotonic)
     now: Callable[[], float] = time.monotonic
     phases: dict[str, float] = field(default_factory=dict)  # seconds spent, by name
+    limits: list[float] = field(default_factory=list)  # moments at which a process that hangs is ended earlier
 
     @property
     def reserve(self) -> float:
@@ -41,7 +45,7 @@ class RunClock:
     def part(self, parts: int) -> "RunClock":
         """The clock of the first of so many equal parts of the time that is left; the last part has all of it."""
         left = self.left(self.deadline) / parts
-        return self if parts == 1 else RunClock(left, self.now(), self.now, self.phases)
+        return self if parts == 1 else RunClock(left, self.now(), self.now, self.phases, self.limits)
 
     def resume(self, spent: float) -> None:
         """Count `spent` seconds of an earlier process as part of this run; the deadline stays."""
@@ -59,8 +63,8 @@ class RunClock:
 
     @property
     def last_call(self) -> float:
-        """When a program that hangs is ended: late, but with time to write and report."""
-        return self.deadline - self.reserve / 3
+        """When a process that hangs is ended: late, but with time to write and report; or at an earlier limit."""
+        return min([self.deadline - self.reserve / 3, *self.limits])
 
     @property
     def prediction_end(self) -> float:
@@ -72,6 +76,15 @@ class RunClock:
         return end - self.now()
 
     @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """End the process if this context takes longer than `seconds`; see `watchdog`."""
+        self.limits.append(self.now() + seconds)
+        try:
+            yield
+        finally:
+            self.limits.pop()
+
+    @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time within this context as time of phase `name`."""
         began = self.now()
@@ -79,6 +92,39 @@ class RunClock:
             yield
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + self.now() - began
+
+
+@contextmanager
+def watchdog(
+    clock: RunClock,
+    leave: Callable[[], object],
+    end: Callable[[int], object] = os._exit,
+    patience: float = 5.0,
+) -> Iterator[None]:
+    """Within this context, at the clock's last call: run `leave`, for at most `patience` seconds, and end the process.
+
+    A collective operation waits for ever for a process that was lost, and no exception or signal handler interrupts
+    it; a thread goes on. The file on disk is valid at any moment, so nothing is lost. The exit status is 0 at the end
+    of the time, 1 at an earlier limit.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while (seconds := clock.left(clock.last_call)) > 0:
+            if over.wait(min(seconds, 1.0)):  # a limit may be set meanwhile
+                return
+        leaving = threading.Thread(target=leave, daemon=True)
+        leaving.start()
+        leaving.join(patience)
+        sys.stdout.flush()
+        if not over.is_set():
+            end(int(bool(clock.limits)))
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 @dataclass

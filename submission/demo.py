@@ -37,7 +37,7 @@ SHIPPED = Path(__file__).parent / "checkpoint"
 ALL_OUTPUTS = 419  # test outputs of ARC-AGI-1 evaluation
 VOTES = 64  # answers to every test input: 88 of them take less than 15 TFLOP
 STEPS = 100  # of the adaptation to the unseen task
-FIXED_WORK = ("--canvas=strict", "--precision=fp32", f"--augmentations={VOTES - 1}", "--time-budget=1000h")
+FIXED_WORK = ("--canvas=strict", "--train.precision=fp32", f"--augmentations={VOTES - 1}", "--time-budget=1000h")
 
 
 def fits(task: Task) -> bool:
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tasks, unseen = demo_tasks(), next(unseen_tasks(read_export(checkpoint).training_tasks))
     make_folder(out / "unseen")
     print(f"{len(tasks)} tasks of ARC-AGI-1 evaluation fit the smallest canvas; the model knows their demonstrations")
-    submission = solve_by_command(tasks, out, checkpoint, "--steps=0")
+    submission = solve_by_command(tasks, out, checkpoint, "--train.steps=0")
     solved = by_model(submission)
     lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in solved.per_task] + solved.lines()
     write_atomic(out / "score.txt", ("\n".join(lines) + "\n").encode())
@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_report(submission, challenges, solutions, candidates, page, f"The demo: {len(tasks)} tasks of ARC-AGI-1")
     show_one(tasks, submission, checkpoint, solved)
     print(f"\na task that the model has seen nothing of, {unseen.name}: adapting for {STEPS} steps")
-    other = by_model(solve_by_command([unseen], out / "unseen", checkpoint, f"--steps={STEPS}", "--lr=4e-4"))
+    adaptation = f"--train.steps={STEPS}", "--train.lr=4e-4"
+    other = by_model(solve_by_command([unseen], out / "unseen", checkpoint, *adaptation))
     print(f"unseen task {unseen.task_id}: solved {other.outputs_solved} of {other.outputs_total} test outputs")
     print(
         f"solved {solved.outputs_solved} of {solved.outputs_total} test outputs by the model's votes, "

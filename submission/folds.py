@@ -1,42 +1,23 @@
-"""Rehearse several times, on other tasks and with another seed each: one score of a few tasks says little.
+"""Sum up several rehearsals on tasks of their own: one score of a few tasks says little.
 
-    python -m submission.solve --rehearse --folds 5 --checkpoint runs/arc2 --out rehearsal/submission.json
-
-Every fold is a run of submission.solve on all GPUs that work, with its share of the time, started again after failures
-as on Kaggle. Its files are in a folder of its own beside `--out`.
+for k in 1 2 3 4 5; do
+    python -m submission.solve --rehearse --fold $k/5 --seed $k --checkpoint runs/arc2 --out fold$k/submission.json
+done
+python -m submission.folds fold*/submission.json
 """
 
-import argparse
 import math
-import os
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError
-from submission.launch import Launch, working_gpus
+from data_prep.files import InputError, command_line, run_program
 from submission.submission_file import read_summary, remarks
 
 # Of Student's t with so many folds less one: half the width of a 95 % interval, in standard errors.
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 NORMAL = 1.96
-
-
-def rehearse_folds(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run all folds of the command line `words`, which was read as `arguments`; the status of the last one."""
-    if arguments.plan or "RANK" in os.environ:
-        raise InputError("--folds starts programs of its own, expected neither --plan nor a launcher of processes")
-    launch, summaries = Launch(working_gpus(), words), []
-    for fold in range(1, arguments.folds + 1):
-        out = arguments.out.parent / f"fold{fold}" / arguments.out.name
-        own = ["--rehearse", str(arguments.rehearse), "--fold", str(fold), "--seed", str(arguments.seed + fold - 1)]
-        if arguments.candidates is not None:
-            own += ["--candidates", str(out.with_name(arguments.candidates.name))]
-        if status := launch.solve(out, arguments.time_budget / arguments.folds, own):
-            return status
-        summaries.append(read_summary(out))
-    print("\n".join(fold_lines(summaries)))
-    return 0
 
 
 def fold_lines(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -66,3 +47,15 @@ def wilson(solved: int, total: int) -> tuple[float, float]:
     centre = share + spread / 2
     half = math.sqrt(spread * (share * (1 - share) + spread / 4))
     return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print mean and interval of the folds' scores; the exit status."""
+    parser = command_line("submission.folds", __doc__)
+    parser.add_argument("submission", type=Path, nargs="+", help="the submission of a fold, its summary beside it")
+    print("\n".join(fold_lines([read_summary(path) for path in parser.parse_args(argv).submission])))
+    return 0
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -8,7 +8,7 @@ from data_prep.progress import duration_text
 from submission.schedule import Kind, Schedule
 
 # Compiling is taken to last so many seconds, where it has them.
-COMPILING = 300.0
+COMPILING = 120.0
 FASTEST = 1e-4  # seconds of a step; a forecast must come to an end
 # Numbers that are kept for the backward pass, in units of tokens × width, by a layer in one pass of the network: as
 # counted for the paper's model.

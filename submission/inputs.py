@@ -117,7 +117,7 @@ def choose_rehearsal(
     by_kind = sorted(pool, key=lambda task: len(task.tests) == 1)  # dealt out one by one, kind after kind
     chosen = _shaped(by_kind[part[0] - 1 :: part[1]], count)
     if not chosen:
-        raise InputError(f"--folds {part[1]}: there are {len(pool)} tasks, expected one or more for each")
+        raise InputError(f"--fold {part[0]}/{part[1]}: there are {len(pool)} tasks, expected one or more for each")
     several = sum(len(task.tests) > 1 for task in chosen)
     said = f"rehearsal on {len(chosen)} public tasks, {several} of them with several outputs"
     if chosen[0].name in tests:

@@ -26,6 +26,7 @@ from submission.inputs import affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.report import write_report
 from submission.settings import read_launch_arguments
+from submission.submission_file import read_summary
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
@@ -35,9 +36,11 @@ PROBE_SECONDS = 300.0
 PROBE = "from submission.launch import print_working_gpus; print_working_gpus()"
 # What the driver says, without torch; one line of numbers.
 LISTING = ["bash", "-c", "nvidia-smi --query-gpu=index --format=csv,noheader | xargs"]
-# A start that ends within so many seconds, before it has surely saved a state, has failed soon; after so many of these
-# in a row there is no further one, nor with fewer seconds left.
-SOON, MOST_FAILURES, LEAST = 1800.0, 3, 60.0
+COLLECTIVE_SECONDS = 120.0
+SOLVE = ["-m", "submission.solve"]
+COLLECTIVE = ["-c", "from submission.launch import try_collective; try_collective()"]
+# After so many failures in a row there is no further start, nor with fewer seconds left.
+MOST_FAILURES, LEAST = 3, 60.0
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 # Runs a command with further environment variables for so many seconds at most; returns its status.
@@ -125,14 +128,26 @@ def print_working_gpus() -> None:
     print(*(i for i in range(torch.cuda.device_count()) if gpu_failure(torch.device("cuda", i)) is None))
 
 
-def command(gpus: Sequence[int]) -> tuple[list[str], dict[str, str]]:
-    """How to start submission.solve on these GPUs (none: on the CPU): the words, and environment variables."""
+def try_collective() -> None:
+    """Add up a tensor over all processes, each on its GPU; fails, or hangs, if they cannot talk."""
+    import torch  # here, because the notebook's own process needs no torch
+
+    from arc_trm.device import make_accelerator
+
+    accelerator = make_accelerator("none", Path())
+    total = accelerator.reduce(torch.ones(1 << 20, device=accelerator.device), "sum").sum().item()
+    assert total == accelerator.num_processes << 20, f"a sum over all processes is {total}"
+    accelerator.end_training()
+
+
+def command(gpus: Sequence[int], program: Sequence[str] = SOLVE) -> tuple[list[str], dict[str, str]]:
+    """Words and environment variables that start `program` on these GPUs (none: on the CPU)."""
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "PYTHONUNBUFFERED": "1"}
     if len(gpus) < 2:
-        return [sys.executable, "-m", "submission.solve"], environment
+        return [sys.executable, *program], environment
     launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--num_processes", str(len(gpus))]
-    settings = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    return [sys.executable, "-m", *launcher, *settings, "-m", "submission.solve"], environment
+    settings = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "--no_python"]
+    return [sys.executable, "-m", *launcher, *settings, sys.executable, *program], environment
 
 
 def run_printing(words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
@@ -167,6 +182,13 @@ def end(process: subprocess.Popen[str], number: int) -> None:
         os.killpg(process.pid, number)
 
 
+def progress(out: Path) -> tuple[int, int]:
+    """When the newest state of a run was saved, in nanoseconds, and how many votes its file holds."""
+    state = out.with_name(f"{out.stem}.state") / "state.json"
+    votes = read_summary(out).get("votes", 0)
+    return state.stat().st_mtime_ns if state.is_file() else 0, int(votes)
+
+
 @dataclass
 class Launch:
     """Starts submission.solve, and again after every failure: from the state that it saved, on what still works."""
@@ -176,39 +198,54 @@ class Launch:
     run: Runner = run_printing
     probe: Callable[[], Sequence[int]] = working_gpus
     now: Callable[[], float] = time.monotonic
+    environment: dict[str, str] | None = None  # with which processes can talk; None: not tried yet
 
     def solve(self, out: Path, budget: float, options: Sequence[str] = ()) -> int:
         """Solve within `budget` seconds; the status of the last start.
 
-        Several processes end together when one of their GPUs is lost. After a start that fails soon the next one
-        compiles nothing, and after two of them it is of a single process: the last try, which has the hours of one GPU
-        alone. A file with fewer votes replaces none with more.
+        Several processes end together if one of their GPUs is lost. A start has failed if it ends with an error and
+        leaves neither a newer state nor more votes, however long it took. The next one compiles nothing and has half
+        the GPUs; the last try is of a single process. A file with fewer votes replaces none with more.
         """
         began, failures, added = self.now(), 0, list(options)
 
         def over() -> bool:
             return budget - (self.now() - began) < LEAST
 
+        if self.environment is None:
+            self._find_environment()
         while True:
-            started = self.now()
-            status = self._start(out, budget - (started - began), added)
-            took = self.now() - started
-            failures = failures + 1 if took < SOON else 0
+            before = progress(out)
+            status = self._start(out, budget - (self.now() - began), added)
+            after = progress(out)
+            failures = failures + 1 if after[0] <= before[0] and after[1] <= before[1] else 0
             if status in (0, *STOPPED) or over() or failures == MOST_FAILURES:
                 return status
-            self.gpus, added = self.probe(), [*options, "--resume"]
+            most = max(1, len(self.gpus) // 2 if failures else len(self.gpus))
+            self.gpus, added = self.probe()[: 1 if failures == MOST_FAILURES - 1 else most], [*options, "--resume"]
             if over():  # trying GPUs takes minutes where they hang
                 return status
             if failures:
-                added.append("--no-compile")
-            if failures == MOST_FAILURES - 1:
-                self.gpus = self.gpus[:1]
+                added.append("--train.no-compile")
             print(f"note: solving failed with status {status}; going on from the saved state", flush=True)
+
+    def _find_environment(self) -> None:
+        """Try a collective on all GPUs, then without peer-to-peer; if neither ends well, take one GPU."""
+        for environment in ({}, {"NCCL_P2P_DISABLE": "1"}):
+            self.environment = environment
+            words, own = command(self.gpus, COLLECTIVE)
+            if len(self.gpus) < 2 or self.run(words, {**own, **environment}, COLLECTIVE_SECONDS) == 0:
+                return
+            print(
+                f"note: {len(self.gpus)} processes cannot talk to each other, with {environment or 'all'}", flush=True
+            )
+        self.gpus = self.gpus[:1]
 
     def _start(self, out: Path, budget: float, options: Sequence[str]) -> int:
         words, environment = command(self.gpus)
         chosen = ["--out", str(out), "--time-budget", f"{budget:.3f}s"]
         print(f"solving for {duration_text(budget)}, processes: {max(1, len(self.gpus))}, {out}", flush=True)
+        environment |= self.environment or {}
         return self.run([*words, *self.options, *options, *chosen], environment, budget + GRACE)
 
 

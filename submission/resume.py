@@ -21,7 +21,7 @@ from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
 VOTES = "votes/"
-LAYOUT = 4  # of what a state holds: another number for another layout
+LAYOUT = 5  # of what a state holds: another number for another layout
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class Unit(NamedTuple):
 
 
 FIRST_SHARE = 0.25  # of the time, that a first vote of every output may take before anything is adapted or compiled
-COMPILE_SHARE = 0.15  # of the time that is left, that compiling may take
-COMPILE_LEAST = 30.0  # seconds, that a graph takes on an ordinary machine: with less nothing is compiled
+COMPILE_LEAST = 300.0  # seconds: with less time left nothing is compiled
+COMPILE_LIMIT = 1800.0  # seconds, and half of the time left, after which a compiler is taken to hang
 HALF_WAY_SHARE = 0.02  # of the whole time, that the vote half-way through the adaptation may take
 WORTHWHILE_SHARE = 0.05  # of the whole time, that must be left for another round of adaptation and votes
 EMBEDDING_STEPS = 1000  # at most, at first, in which embeddings move alone
@@ -101,8 +101,8 @@ class Schedule:
             return Unit(Kind.END)
         if self.early_votes == 0:
             return Unit(Kind.EARLY_VOTE, FIRST_SHARE * left, 0, 1)
-        if self.compiles and COMPILE_SHARE * left >= COMPILE_LEAST:
-            return Unit(Kind.COMPILE, COMPILE_SHARE * left)
+        if self.compiles and left >= COMPILE_LEAST:
+            return Unit(Kind.COMPILE, min(COMPILE_LIMIT, left / 2))
         if self._round_began is None:
             self._begin_round()
         adapts = self.voted == 0 and self._wants_steps() and self._left_to_adapt() >= self.step_seconds()

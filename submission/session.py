@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from arc_trm.checkpoint import Export, read_export
 from arc_trm.device import agreed_values, make_accelerator
 from arc_trm.run import MetricLog, stop_on_signal
@@ -121,9 +119,8 @@ def show_plan(
             predict_batch=settings.predict_batch or PREDICT_BATCHES["cuda"] * gpus,
         )
     solver = Solver(exports[0], settings, clock.part(len(checkpoints)), file, accelerator)
-    with torch.compiler.set_stance("force_eager"):  # compiling is planned, not done
-        solver.build(settings.augmentations)
-        solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
+    solver.build(settings.augmentations)
+    solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
     processes = gpus or accelerator.num_processes
     lines += plan_lines(forecast(solver.schedule), solver.schedule, solver.trainer, processes)

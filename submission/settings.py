@@ -2,8 +2,9 @@
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from data_prep import files
 from submission.clock import duration
 from submission.inputs import KAGGLE_INPUT, RERUN_SECONDS, affordable
 
+MOST_FOLDS = 10
 whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
 
 
@@ -32,14 +34,26 @@ def share(text: str) -> float:
     return amount(text)
 
 
-def _option(default: Any, text: str, **words: Any) -> Any:
-    """A field that is a command-line option: its help, and what else `add_argument` is told."""
+def part(text: str) -> tuple[int, int]:
+    """K and N of `K/N`, for argparse."""
+    numbers = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 1 <= number <= count <= MOST_FOLDS:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected K/N with 1 <= K <= N <= {MOST_FOLDS}, such as 2/5")
+    return number, count
+
+
+def _option(default: Any, text: str, section: str = "", **words: Any) -> Any:
+    """A field that is a command-line option: its help, and further arguments of `add_argument`.
+
+    `section` is that of training's setting of the same name, such as "train.", or its whole name.
+    """
     said = text if default is None or default is False else f"{text} ({default})"
-    return field(default=default, metadata={"default": default, "help": said, **words})
+    return field(default=default, metadata={"section": section, "words": {"help": said, **words}})
 
 
-COUNT, AMOUNT, SHARE = ({"type": kind, "metavar": "N"} for kind in (whole, amount, share))
-SWITCH = {"action": argparse.BooleanOptionalAction}
+COUNT, AMOUNT, SHARE = (dict[str, Any](type=kind, metavar="N") for kind in (whole, amount, share))
+SWITCH: dict[str, Any] = {"action": "store_true"}
 AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
 # Options that go together: what the best public run with this model did at test time.
@@ -50,7 +64,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How to adapt and predict. Every field is an option, `--batch-size` for `batch_size`."""
+    """How to adapt and predict. Every field is an option; what is training has the name that it has there."""
 
     augmentations: int | None = _option(
         None,
@@ -59,26 +73,30 @@ class Settings:
         **COUNT,
     )
     votes: int = _option(0, "puzzles of a task that vote at most; 0: all of them", **COUNT)
-    steps: int | None = _option(None, "adaptation steps at most (as many as the time allows)", **COUNT)
-    batch_size: int = _option(0, "examples of an adaptation step; 0: 256 on GPUs, 32 on a CPU", **COUNT)
+    steps: int | None = _option(None, "adaptation steps at most (as many as the time allows)", "train.", **COUNT)
+    batch_size: int = _option(0, "examples of an adaptation step; 0: 256 on GPUs, 32 on a CPU", "train.", **COUNT)
     predict_batch: int = _option(0, "full canvases answered at once; 0: 256 a GPU, 8 on a CPU", **COUNT)
-    lr: float = _option(1e-4, "learning rate of the trunk", **AMOUNT)
-    puzzle_lr: float = _option(1e-2, "learning rate of the puzzle embeddings", **AMOUNT)
-    ema: float = _option(0.999, "decay of the moving average that predicts; 0: none", **SHARE)
+    lr: float = _option(1e-4, "learning rate of the trunk", "train.", **AMOUNT)
+    puzzle_lr: float = _option(1e-2, "learning rate of the puzzle embeddings", "train.", **AMOUNT)
+    ema: float = _option(0.999, "decay of the moving average that predicts; 0: none", "train.", **SHARE)
     embedding_share: float = _option(0.25, "first part, at most 1000 steps, in which embeddings move alone", **SHARE)
-    deep_steps: int = _option(0, "latent recursions in a deep recursion; 0: the checkpoint's", **COUNT)
-    supervision_steps: int = _option(0, "supervision steps at most; 0: the checkpoint's", **COUNT)
+    deep_steps: int = _option(0, "latent recursions in a deep recursion; 0: the checkpoint's", "model.", **COUNT)
+    supervision_steps: int = _option(
+        0, "supervision steps at most; 0: the checkpoint's", "halting.max_supervision_steps", **COUNT
+    )
     canvas: str = _option(
         "sizes",
         "sizes: small canvases for small tasks, the full one where an answer seems to go on beyond; strict: small "
         "canvases for small tasks, whatever the answers; full: always the full canvas",
         choices=("sizes", "strict", "full"),
     )
-    precision: str = _option("auto", "arithmetic; auto: that of training", choices=("auto", "fp32", "bf16", "fp16"))
-    compile: bool = _option(False, "compile the model", **SWITCH)
+    precision: str = _option(
+        "auto", "arithmetic; auto: that of training", "train.", choices=("auto", "fp32", "bf16", "fp16")
+    )
+    compile: bool = _option(False, "compile the networks; --train.no-compile: not", "train.", **SWITCH)
     forget: bool = _option(False, "use no embedding row that the checkpoint has learned for one of the tasks", **SWITCH)
     track: str = _option(
-        "none", "tracker of Accelerate's that is told the figures, such as tensorboard, or none", metavar="NAME"
+        "none", "tracker of Accelerate's that is told the figures, such as tensorboard, or none", "log.", metavar="NAME"
     )
     seed: int = _option(0, "which augmentations, placements and orders are drawn", **COUNT)
 
@@ -88,11 +106,20 @@ class Settings:
         return cls(**{f.name: getattr(arguments, f.name) for f in fields(cls)})
 
 
+def option_name(setting: Field[Any]) -> str:
+    """The option of a field: `--train.batch-size` for `batch_size`, `--votes` for `votes`."""
+    section = setting.metadata["section"]
+    return "--" + (section + setting.name if section.endswith(".") or not section else section).replace("_", "-")
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add an option for every setting."""
+    """Add an option for every setting; training's have dotted names, as they have there."""
     group = parser.add_argument_group("adaptation and prediction")
-    for f in fields(Settings):
-        group.add_argument(f"--{f.name.replace('_', '-')}", **f.metadata)
+    for setting in fields(Settings):
+        option = option_name(setting)
+        group.add_argument(option, dest=setting.name, default=setting.default, **setting.metadata["words"])
+        if setting.name == "compile":  # which a profile may have switched on
+            group.add_argument("--train.no-compile", dest=setting.name, action="store_false", help=argparse.SUPPRESS)
 
 
 # Command lines --------------------------------------------------------------------------------------------
@@ -105,7 +132,7 @@ def read_solve_arguments(words: Sequence[str] | None, description: str | None = 
     made.set_defaults(**PROFILES.get(profile, {}))
     arguments = made.parse_args(words)
     if arguments.rehearse == AFFORDABLE:
-        arguments.rehearse = affordable(arguments.time_budget / (1 if arguments.fold else max(1, arguments.folds)))
+        arguments.rehearse = affordable(arguments.time_budget)
     return arguments
 
 
@@ -134,9 +161,8 @@ def solve_parser(description: str | None) -> argparse.ArgumentParser:
         help="solve and score N public tasks (as many as get the time that one has in the rerun), shaped like the "
         "competition's, that the checkpoint has not seen; they are written beside --out",
     )
-    folds = "rehearse so often, on other tasks with another seed each; they share the time. Mean and interval"
-    add("--folds", metavar="K", type=files.whole(2, 10), default=0, help=folds)
-    add("--fold", metavar="K", type=files.whole(1, 10), default=0, help="only this one of the folds")
+    fold = "rehearse on the K-th of N sets of tasks that share none; submission.folds sums up"
+    add("--fold", metavar="K/N", type=part, help=fold)
     void = "where the checkpoint has seen every public task, rehearse all the same; the score is void or flattering"
     add("--allow-seen", action="store_true", help=void)
     add_settings(made)

@@ -2,7 +2,7 @@
 
     python -m submission.solve --challenges challenges.json --checkpoint runs/arc1 --time-budget 10m
     python -m submission.solve --challenges my_task.json --checkpoint runs/arc1
-    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 1h [--folds 5]
+    python -m submission.solve --rehearse --checkpoint runs/arc1 --time-budget 1h [--fold 1/5]
     python -m submission.solve --plan --profile competition --gpus 4 --rate 200 --challenges ... --checkpoint ...
     accelerate launch -m submission.solve ...     any of these on several GPUs
 
@@ -14,9 +14,8 @@ missing, what is mounted below --input is searched by content.
 import argparse
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from data_prep.files import InputError, refuse_input, run_program, standing_json
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission
-from submission.clock import RunClock
+from submission.clock import RunClock, watchdog
 from submission.inputs import choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.report import show_attempts
 from submission.score import known_scores
@@ -42,10 +41,6 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
     clock = RunClock()
     arguments = read_solve_arguments(argv, __doc__)
     refuse_clashes(arguments)
-    if arguments.folds and not arguments.fold and not is_rerun():
-        from submission.folds import rehearse_folds  # starts this program again
-
-        return rehearse_folds(arguments, sys.argv[1:] if argv is None else argv)
     clock.budget = arguments.time_budget
     settings = Settings.read(arguments)
     with clock.phase("set-up"):
@@ -62,7 +57,7 @@ def main(argv: Sequence[str] | None = None, watched: bool = True) -> int:
         if replaces and not (arguments.resume and file.goes_on()):
             keep_older(arguments.out)
             file.open()
-    with watchdog(lambda: clock.left(clock.last_call), lambda: leave(file, clock)) if watched else nullcontext():
+    with watchdog(clock, lambda: leave(file, clock)) if watched else nullcontext():
         with clock.phase("set-up"):
             # Not before, because importing torch takes seconds.
             from submission.session import solve
@@ -121,8 +116,7 @@ def refuse_clashes(arguments: argparse.Namespace) -> None:
         ("rate", "plan"),
         ("gpus", "rate"),  # the speed of other GPUs than this machine's cannot be measured
         ("allow_seen", "rehearse"),
-        ("folds", "rehearse"),
-        ("fold", "folds"),
+        ("fold", "rehearse"),
     ):
         if getattr(arguments, name) and not getattr(arguments, needed):
             raise InputError(f"--{name.replace('_', '-')}: is for --{needed}, expected that too")
@@ -164,7 +158,7 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         exports, seconds = [read_export(checkpoint) for checkpoint in checkpoints], arguments.time_budget
         lines = [line for export in exports for line in export.training_tasks]
         known = all(export.training_known for export in exports)
-        part = (arguments.fold or 1, arguments.folds or 1)
+        part = arguments.fold or (1, 1)
         count, root = arguments.rehearse, arguments.input
         tasks, said = choose_rehearsal(lines, count, root, known, arguments.allow_seen, part)
         if is_first_process():
@@ -176,41 +170,12 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
     return read_tasks(path), f"{'the competition rerun, ' if is_rerun() else ''}solving {path}"
 
 
-@contextmanager
-def watchdog(
-    left: Callable[[], float],
-    leave: Callable[[], object],
-    end: Callable[[int], object] = os._exit,
-    patience: float = 5.0,
-) -> Iterator[None]:
-    """Within this context, when no seconds are `left`: call `leave`, which may take `patience` seconds, and end all.
-
-    A collective operation waits for ever for a process that was lost, and no exception or signal handler interrupts
-    it; a thread goes on. What is on disk is valid at any moment, so ending there with status 0 loses nothing.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        while (seconds := left()) > 0:
-            if over.wait(seconds):
-                return
-        leaving = threading.Thread(target=leave, daemon=True)
-        leaving.start()
-        leaving.join(patience)
-        sys.stdout.flush()
-        if not over.is_set():
-            end(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
 def leave(file: SubmissionFile, clock: RunClock) -> None:
     """Write and report before the watchdog ends the process."""
-    file.trouble("the time was over before the program had ended: something hung, or --time-budget is too short")
+    if clock.limits:
+        file.trouble("compiling took too long; --resume goes on without")
+    else:
+        file.trouble("the time was over before the program had ended: something hung, or --time-budget is too short")
     file.write()
     report(file, clock)
 

@@ -1,7 +1,5 @@
 """Solve with one checkpoint: adapt it to the tasks, let its answers vote in passes, keep file and state up to date."""
 
-import math
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export
-from arc_trm.device import agreed_values, best_seconds, compile_failure, compile_within
+from arc_trm.device import agreed_values, best_seconds
 from arc_trm.predict import Predictor, Voter, outputs_of_store
 from arc_trm.run import MetricLog
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
@@ -67,8 +65,7 @@ class Solver:
 
     def run(self) -> None:
         """Do what the schedule says until it says that all is done; the file is complete at any time."""
-        # Nothing is compiled but where the schedule wants it.
-        with torch.compiler.set_stance("force_eager") if self.settings.compile else nullcontext():
+        with torch.compiler.set_stance("default"):  # which compiling changes; the caller's comes back
             with self.clock.phase("set-up"):
                 self.prepare()
             work = {
@@ -171,7 +168,7 @@ class Solver:
             steps=settings.steps or 0,
             adapts=settings.steps != 0 and self.fits(),
             embedding_share=settings.embedding_share,
-            compiles=self.trainer.running is not self.trainer.model,
+            compiles=settings.compile,
             save_every=SAVE_EVERY,
         )
         if self.number:  # every output has votes that must stay
@@ -193,14 +190,15 @@ class Solver:
 
     # --- state and plan ------------------------------------------------------------------------------------------
 
-    def save(self, unit: Unit) -> None:
-        """Keep all that another process needs to go on from here."""
+    def save(self, unit: Unit, compiling: bool = False) -> None:
+        """Keep all that another process needs to go on from here; `compiling` is what comes next."""
         with self.going_on("saving the state"):
             tensors, facts = self.trainer.state_dict()
             tensors[TASKS] = self.figures.sums()
             facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
             facts |= {"earlier_steps": self.earlier_steps, "halvings": self.adaptation.halvings}
             facts |= {"schedule": self.schedule.state(), "processes": self.accelerator.num_processes}
+            facts |= {"compiling": compiling}
             facts |= {"spent": self.clock.spent, "phases": self.clock.phases}
             write_state(self.file, tensors, facts, self.interrupted or self.file.tally.snapshot())
         self.schedule.saved()
@@ -215,6 +213,9 @@ class Solver:
         self.figures.restore(saved.tensors[TASKS].to(self.accelerator.device))
         self.adaptation.halve_rates(facts["halvings"])
         self.schedule.restore(facts["schedule"], facts["processes"] / self.accelerator.num_processes)
+        if facts["compiling"] and self.schedule.compiles:
+            self.schedule.compiles = False
+            self.file.trouble("compiling did not end in the process before; going on without")
         saved.restore_votes(self.file)
         self.file.write()
         if self.accelerator.is_main_process:
@@ -234,24 +235,20 @@ class Solver:
     # --- adaptation ----------------------------------------------------------------------------------------------
 
     def compile(self, unit: Unit) -> None:
-        """Compile what the run is going to do most, as far as that pays within the time given to it."""
-        end, trainer = self.clock.now() + unit.seconds, self.trainer
-        largest = self.rows_of(0, min(LARGEST_PASS, self.schedule.puzzles))
-        predictor = trainer.predictor()
-        once = replace(predictor, halting=replace(predictor.halting, max_supervision_steps=2))
-        pieces = [partial(trainer.rehearse, [work]) for work in trainer.work]
-        pieces += [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
-        with self.file.tolerated("compiling, going on without"):
-            done = compile_within(
-                pieces,
-                lambda: -math.inf if self.stop() else self.clock.left(end),
-                self.clock.now,
-                partial(compile_failure, self.accelerator.device),
-                lambda pays: not trainer.agreed(not pays),
-            )
-            if self.accelerator.is_main_process:
-                print(f"note: compiled {done} of {len(pieces)} kinds of work", file=sys.stderr)
+        """Compile the networks for a step and for answers; from here on nothing else is compiled.
+
+        The state is saved before: if the compiler hangs or ends the process, the one that goes on compiles nothing.
+        """
         self.schedule.compiled()
+        self.save(unit, compiling=True)
+        predictor = self.trainer.predictor()
+        once = replace(predictor, halting=replace(predictor.halting, max_supervision_steps=2))
+        largest = self.rows_of(0, min(LARGEST_PASS, self.schedule.puzzles))
+        answers = [partial(_answered, once, batch) for batch in self.voter.samples(largest)]
+        with self.file.tolerated("compiling"), self.clock.limited(unit.seconds):
+            self.trainer.compile(more=answers)
+        self.save(unit)
+        torch.compiler.set_stance("eager_on_recompile")
 
     def adapt(self, unit: Unit) -> None:
         """Some optimiser steps; after a loss that is no number the last good weights go on at half the rate."""

@@ -92,7 +92,17 @@ def part_command(part: str, folder: Path, words: Sequence[str]) -> list[str]:
         return [*python, "arc_trm.sanity", "--out", str(folder / "sanity"), *words]
     challenges, _ = write_tasks(demo_tasks()[:3], folder)
     files = ["--challenges", str(challenges), "--checkpoint", str(SHIPPED), "--out", str(folder / "submission.json")]
-    return [*python, "submission.solve", *files, "--augmentations", "8", "--compile", "--time-budget", "3m", *words]
+    return [
+        *python,
+        "submission.solve",
+        *files,
+        "--augmentations",
+        "8",
+        "--train.compile",
+        "--time-budget",
+        "3m",
+        *words,
+    ]
 
 
 def perform(part: str, folder: Path, words: Sequence[str]) -> bool:

@@ -68,13 +68,15 @@ def curves(folder: Path, accelerator: Accelerator) -> None:
     """Train on toy examples."""
     for name, (config, sides, double) in CURVES.items():
         torch._dynamo.reset()
+        counters.clear()
         trainer = in_pieces(
             tiny_trainer(config, sides, double, accelerator, compiled=name == "compiled"), int(name == "pieces")
         )
-        counters.clear()
+        graphs = counters["stats"]["unique_graphs"]
         keep(folder, name, trainer, losses(trainer, STEPS))
-        # One graph for each canvas size, on however many processes, and nothing is ever compiled again.
-        assert counters["stats"]["unique_graphs"] == (len(sides) if name == "compiled" else 0), name
+        # With and without gradient for each canvas size, on however many processes; nothing is ever compiled again.
+        assert graphs == (2 * len(sides) if name == "compiled" else 0), name
+        assert counters["stats"]["unique_graphs"] == graphs, name
 
 
 def arc_trainer(accelerator: Accelerator) -> Trainer:

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from accelerate import Accelerator
 
 from arc_trm.batches import Batch, Part
 from arc_trm.config import HaltingConfig, LogConfig, ModelConfig, RunConfig, TrainConfig
-from arc_trm.device import compile_or_explain
 from arc_trm.model import RecursiveModel
 from arc_trm.trainer import Trainer, initial_model
 
@@ -103,9 +101,11 @@ def tiny_trainer(
     views = config.model.embedding_rows == "task"
     parts = [Part(ToySource(config.seed, side, views=views), share) for side, share in zip(sides, slots, strict=True)]
     model = lively_model(config)
-    compiling = partial(compile_or_explain, device=CPU, backend="eager") if compiled else None
     model = model.double() if double else model
-    return Trainer(config, parts, accelerator or Accelerator(cpu=True), config.train.steps, model, compiling)
+    trainer = Trainer(config, parts, accelerator or Accelerator(cpu=True), config.train.steps, model)
+    if compiled:
+        assert trainer.compile("eager")
+    return trainer
 
 
 def in_pieces(trainer: Trainer, halvings: int = 1) -> Trainer:

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 from arc_trm.config import ModelConfig
-from arc_trm.device import PRECISIONS, compile_failure, compile_or_explain, peak_memory
+from arc_trm.device import PRECISIONS, peak_memory
 from arc_trm.layers import swiglu_width
 from arc_trm.presets import PRESETS, Overrides, override
 from tests.benchmarks.bench_training import GPU, PUBLISHED_BATCH, accelerator, rate, trainer_of, with_batch
@@ -56,11 +56,16 @@ def matrix_peak(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def measure(name: str, changes: Overrides, batch: int, precision: str, compiled: bool) -> tuple[float, float, float]:
-    """Examples/s, the matrix peak before that in operations/s, and the process's peak memory in GB."""
+    """Examples/s, the matrix peak before that in operations/s, and the process's peak memory in GB.
+
+    0 examples/s if the network does not compile here.
+    """
     device = accelerator().device
     config = with_batch(override(PRESETS[name], changes), batch, precision)
     peak = matrix_peak(PRECISIONS[precision], device)
-    trainer = trainer_of(config, compile_model=(lambda model: compile_or_explain(model, device)) if compiled else None)
+    trainer = trainer_of(config)
+    if compiled and not trainer.compile():
+        return 0.0, peak, peak_memory(device)
     return rate(trainer), peak, peak_memory(device)
 
 
@@ -68,9 +73,8 @@ def member_rows(name: str, changes: Overrides, batch: int, published: tuple[floa
     """Fp32 and bf16, eager and compiled, each in a process of its own; ratios to eager fp32."""
     model = override(PRESETS[name], changes).model
     theirs = dict(zip((("fp32", "eager"), ("fp32", "compiled"), ("bf16", "eager")), published, strict=True))
-    modes = ("eager",) if compile_failure(accelerator().device) else ("eager", "compiled")
     rows = list[Row]()
-    for precision, mode in itertools.product(("fp32", "bf16"), modes):
+    for precision, mode in itertools.product(("fp32", "bf16"), ("eager", "compiled")):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             asked = pool.submit(measure, name, changes, batch, precision, mode == "compiled")
             figure, peak, memory = asked.result()

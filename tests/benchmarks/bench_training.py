@@ -5,18 +5,17 @@ published ones.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import nn
 
 from arc_trm.batches import ArcSource, Batch, Part, sources_by_side
 from arc_trm.config import RunConfig
-from arc_trm.device import compile_failure, compile_or_explain, make_accelerator
+from arc_trm.device import make_accelerator
 from arc_trm.presets import PRESETS
 from arc_trm.trainer import Trainer
 from tests.benchmarks.bench_batches import arc1_store
@@ -52,13 +51,12 @@ def accelerator() -> Accelerator:
 def trainer_of(
     config: RunConfig,
     sources: Sequence[ArcSource] | None = None,
-    compile_model: Callable[[nn.Module], nn.Module] | None = None,
 ) -> Trainer:
     """A trainer on `sources`, or on examples that are always the same."""
     own = accelerator()
     parts = [Part(source, source.batch_size) for source in sources or ()]
     parts = parts or [Part(FixedSource(config, own.device), config.train.batch_size)]
-    return Trainer(config, parts, own, 1000, compile_model=compile_model)
+    return Trainer(config, parts, own, 1000)
 
 
 def rate(trainer: Trainer, steps: int = STEPS) -> float:
@@ -100,18 +98,14 @@ def compiled_rows() -> list[Row]:
     config = PRESETS["arc1-small"]
     small = np.flatnonzero([group.side <= 16 for group in store.groups])
 
-    def trainer(compile_model: Callable[[nn.Module], nn.Module] | None = None) -> Trainer:
+    def trainer() -> Trainer:
         source = ArcSource(store, seed=0, batch_size=32, device=device, side=16, groups=small)
-        return trainer_of(config, [source], compile_model)
+        return trainer_of(config, [source])
 
     eager = rate(trainer(), 3 * STEPS)
     rows = [Row("step eager", "arc1-small, 32 of 256", eager, "examples/s")]
-    lacking = compile_failure(device)
-    if lacking is None:
-        compiled = trainer(lambda model: compile_or_explain(model, device))
-        start = time.perf_counter()
-        compiled.train_step()
-        compiled.read_metrics()
+    compiled, start = trainer(), time.perf_counter()
+    if compiled.compile():
         note = f"{time.perf_counter() - start:.0f} s to compile"
         figure = rate(compiled, 3 * STEPS)
         rows.append(Row("step compiled", "arc1-small, 32 of 256", figure, "examples/s", figure / eager, note))

@@ -27,7 +27,6 @@ from arc_trm import run
 from arc_trm.batches import arc_data
 from arc_trm.checkpoint import read_export
 from arc_trm.config import RunConfig, settings
-from arc_trm.device import compile_or_explain
 from arc_trm.presets import PRESETS, Overrides, merged, override
 from arc_trm.trainer import Trainer
 from data_prep.files import write_atomic
@@ -63,8 +62,9 @@ def run_arm(config: RunConfig, store: ArcStore, minutes: float, init_from: Path 
     """Train one arm for `minutes` of processor time, measure it, and export it to `out`."""
     accelerator = Accelerator(cpu=True)
     data = arc_data(store, config, accelerator.device)
-    compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
-    trainer = Trainer(config, data.parts, accelerator, 10**6, compile_model=compiling)
+    trainer = Trainer(config, data.parts, accelerator, 10**6)
+    if config.train.compile:
+        trainer.compile()
     trainer.names = data.names
     if init_from is not None:
         run.load_export(trainer, read_export(init_from))
@@ -84,7 +84,7 @@ def run_arm(config: RunConfig, store: ArcStore, minutes: float, init_from: Path 
             mark += 1
             metrics = trainer.read_metrics()
             with trainer.averaged():
-                found = ruler.measure(replace(trainer.predictor(), forward=trainer.model), store)[:, 0]
+                found = ruler.measure(trainer.predictor(), store)[:, 0]
             point = {"minutes": used / 60, "step": trainer.step} | ruler.summary(store, found)
             point |= {key: metrics[key] for key in ("token_loss", "exact_accuracy", "lr") if key in metrics}
             curve.append(point)

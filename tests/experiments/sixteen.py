@@ -19,7 +19,6 @@ import torch
 from accelerate import Accelerator
 
 from arc_trm.batches import ArcSource, Part
-from arc_trm.device import compile_or_explain
 from arc_trm.presets import PRESETS, Overrides, merged, override
 from arc_trm.trainer import Trainer
 from data_prep.store import load
@@ -63,8 +62,9 @@ def main() -> None:
         own_colours=config.train.own_colours,
     )
     parts = [Part(source, source.batch_size)]
-    compiling = (lambda model: compile_or_explain(model, accelerator.device)) if config.train.compile else None
-    trainer = Trainer(config, parts, accelerator, 10**6, compile_model=compiling)
+    trainer = Trainer(config, parts, accelerator, 10**6)
+    if config.train.compile:
+        trainer.compile()
     used = 0.0
     while used < 60 * arguments.minutes:
         began = time.process_time()

@@ -68,7 +68,7 @@ STAGES: dict[str, Stage] = {
     "fp16": Stage(3, 60, stages.fp16, "losses stay finite"),
     "memory": Stage(3, 60, stages.memory, "fits itself into 15 %"),
     "two processes": Stage(3, 90, stages.replicas, "equal to the bit"),
-    "solving": Stage(3, 180, stages.solving, "at most ten graphs"),
+    "solving": Stage(3, 180, stages.solving, "some graphs, sixteen at most"),
     "attention": Stage(3, 45, stages.attention, "H200: 330 forward, 250 backward"),
     "products": Stage(3, 45, stages.products, "H200: 600 TFLOP/s"),
     "passes": Stage(3, 60, stages.passes, "near the copy's bandwidth"),

@@ -25,7 +25,7 @@ from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, 
 
 WORK = ((os, "fsync"), (os, "replace"), (Trainer, "train_step"), (Predictor, "answer"))
 TASKS = tiny_tasks(5)
-OPTIONS = ["--augmentations", "16", "--steps", "10"]
+OPTIONS = ["--augmentations", "16", "--train.steps", "10"]
 
 
 def run(folder: Path, out: Path, options: Sequence[str], watched: AbstractContextManager[None]) -> int:
@@ -36,7 +36,7 @@ def run(folder: Path, out: Path, options: Sequence[str], watched: AbstractContex
 
     def solving() -> None:
         with watched:
-            assert solve.main([*words, "--precision", "fp32", "--time-budget", ENDLESS]) == 0
+            assert solve.main([*words, "--train.precision", "fp32", "--time-budget", ENDLESS]) == 0
 
     return kills.wait(kills.fork(solving, folder / f"{out.parent.name}.log"))
 

@@ -21,7 +21,7 @@ from tests.submission.tiny import assert_valid, make_export, tiny_tasks, write_c
 
 WRITES = ((os, "fsync"), (os, "replace"), (os, "rename"))
 TASKS = tiny_tasks(2)
-OPTIONS = ["--augmentations", "4", "--steps", "4", "--resume"]
+OPTIONS = ["--augmentations", "4", "--train.steps", "4", "--resume"]
 
 
 def counted_out(folder: Path, out: Path) -> dict[int, str]:

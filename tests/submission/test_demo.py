@@ -88,7 +88,7 @@ def test_the_demo_runs_with_the_shipped_export(
 ) -> None:
     tasks = demo.demo_tasks()[:3]
     monkeypatch.setattr(demo, "demo_tasks", lambda: tasks)
-    monkeypatch.setattr(demo, "FIXED_WORK", ("--canvas=strict", "--precision=fp32", "--augmentations=2"))
+    monkeypatch.setattr(demo, "FIXED_WORK", ("--canvas=strict", "--train.precision=fp32", "--augmentations=2"))
     monkeypatch.setattr(demo, "STEPS", 2)
     assert demo.main(["--out", str(tmp_path / "demo")]) == 0
     said = capsys.readouterr().out

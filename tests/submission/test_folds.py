@@ -1,7 +1,6 @@
 """Several rehearsals: which tasks, seeds and files each has, and what they say together."""
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from data_prep.files import InputError, read_json
 from submission import folds, solve
 from submission.folds import fold_lines, wilson
 from submission.inputs import RERUN_VARIABLE
-from submission.launch import Launch
 from submission.settings import read_solve_arguments
 from tests.conftest import ENDLESS
 from tests.submission.kaggle_layout import make_layout
@@ -47,55 +45,39 @@ def test_the_interval_of_a_count_is_where_it_would_not_surprise(solved: int, tot
         assert -1e-9 <= bound <= 1 + 1e-9
 
 
-def test_folds_are_runs_of_their_own(
+def test_folds_share_no_task_and_are_summed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[Sequence[str]] = []
-
-    def run(words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
-        started.append(words[3:])
-        if len(started) == 1:
-            return 1  # is started again
-        return solve.main(words[3:], watched=False)
-
     monkeypatch.delenv(RERUN_VARIABLE, raising=False)
-    monkeypatch.setattr(folds, "working_gpus", lambda: ())
-    monkeypatch.setattr(folds, "Launch", lambda gpus, words: Launch(gpus, words, run, lambda: ()))
     make_layout(tmp_path, "2026", tiny_tasks())
-    out = tmp_path / "rehearsal" / "submission.json"
-    words = ["--input", str(tmp_path / "input"), "--out", str(out), "--candidates", str(out.with_name("votes.npz"))]
-    words += [*QUICK, "--steps", "1", "--precision", "fp32", "--time-budget", ENDLESS, "--rehearse", "2", "--seed", "3"]
-    with pytest.raises(InputError, match="expected neither --plan nor a launcher"):
-        solve.main([*words, "--folds", "2", "--plan"])
-    assert solve.main([*words, "--folds", "2"]) == 0
-    first, again, second = map(read_solve_arguments, started)
-    assert (first.seed, again.seed, second.seed) == (3, 3, 4)
-    assert (first.rehearse, first.time_budget) == (2, 12 * 3600)
-    assert again.resume
-    names = set()
-    for folder, count in (("fold1", 2), ("fold2", 1)):  # the checkpoint has seen all but three
-        submission = out.parent / folder / "submission.json"
-        solutions = read_json(submission.with_name("submission.solutions.json"))
+    names, outs = set(), []
+    for fold, count in (("1/2", 2), ("2/2", 1)):  # the checkpoint has seen all but three
+        out = tmp_path / f"fold{fold[0]}" / "submission.json"
+        words = ["--input", str(tmp_path / "input"), "--out", str(out), *QUICK, "--train.steps", "1", "--seed", "3"]
+        words += ["--train.precision", "fp32", "--time-budget", ENDLESS, "--rehearse", "2", "--fold", fold]
+        assert solve.main(words, watched=False) == 0
+        solutions = read_json(out.with_name("submission.solutions.json"))
         assert len(solutions) == count
-        assert submission.with_name("votes.npz").is_file()
         names |= set(solutions)
+        outs.append(str(out))
     assert names == {"e0", "e1", "e2"}
     said = capsys.readouterr().out
-    assert re.search(r"^task_mean .*  mean over 2 folds, ", said, re.MULTILINE)
-    assert re.search(r"; scale: 1/120 of the rerun's tasks and puzzles, 1/0.979 of its time; a task has 6h00m, ", said)
+    assert re.search(r"; scale: 1/120 of the rerun's tasks and puzzles, 1/0.49 of its time; a task has 12h00m, ", said)
+    assert folds.main(outs) == 0
+    assert re.search(r"^task_mean .*  mean over 2 folds, ", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_folds_share_the_time_and_so_the_tasks() -> None:
-    said = (["--rehearse"], ["--rehearse", "--folds", "5"], ["--rehearse", "--folds", "5", "--fold", "2"])
-    read = [read_solve_arguments([*words, "--time-budget", "5h"]) for words in (*said, ["--rehearse", "11"])]
-    assert [arguments.rehearse for arguments in read] == [102, 20, 102, 11]
+def test_the_number_of_tasks_follows_from_the_time() -> None:
+    said = (["--rehearse"], ["--rehearse", "--fold", "2/5"], ["--rehearse", "11"])
+    read = [read_solve_arguments([*words, "--time-budget", "5h"]) for words in said]
+    assert [(arguments.rehearse, arguments.fold) for arguments in read] == [(102, None), (102, (2, 5)), (11, None)]
 
 
 def test_the_rerun_has_no_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = tiny_tasks()
     make_layout(tmp_path, "2025", tasks)
     monkeypatch.setenv(RERUN_VARIABLE, "1")
-    words = ["--input", str(tmp_path / "input"), "--out", str(tmp_path / "s.json"), *QUICK, "--precision", "fp32"]
-    words += ["--steps", "0", "--votes", "1", "--time-budget", ENDLESS]
-    assert solve.main([*words, "--rehearse", "--folds", "3"], watched=False) == 0
+    words = ["--input", str(tmp_path / "input"), "--out", str(tmp_path / "s.json"), *QUICK, "--train.precision", "fp32"]
+    words += ["--train.steps", "0", "--votes", "1", "--time-budget", ENDLESS]
+    assert solve.main([*words, "--rehearse", "--fold", "3/3"], watched=False) == 0
     assert_valid(tmp_path / "s.json", tasks)

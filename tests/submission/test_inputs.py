@@ -126,7 +126,7 @@ def test_folds_share_no_task_and_have_the_same_shape(mounted: Path) -> None:
     folds = [choose_rehearsal((), 5, mounted, part=(number, 3))[0] for number in (1, 2, 3)]
     assert len({name for fold in folds for name in names(fold)}) == 15
     assert [sum(len(task.tests) > 1 for task in fold) for fold in folds] == [2, 2, 2]
-    with pytest.raises(InputError, match=r"--folds 25: there are 24 tasks, expected one or more for each"):
+    with pytest.raises(InputError, match=r"--fold 25/25: there are 24 tasks, expected one or more for each"):
         choose_rehearsal((), 5, mounted, part=(25, 25))
 
 

@@ -50,7 +50,17 @@ def test_the_summary_says_which_tasks_were_known(tmp_path: Path) -> None:
     tasks = tiny_tasks(3)
     export = knowing_export(tmp_path / "export", [tasks[2], tasks[0]])
     challenges, out = write_challenges(tmp_path / "challenges.json", tasks), tmp_path / "submission.json"
-    words = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(out), *QUICK, "--steps", "2"]
+    words = [
+        "--challenges",
+        str(challenges),
+        "--checkpoint",
+        str(export),
+        "--out",
+        str(out),
+        *QUICK,
+        "--train.steps",
+        "2",
+    ]
     said = "the checkpoint was trained on the demonstrations of 2 of its tasks (the paper's protocol)"
     for extra, known in (([], ["a", "c"]), (["--forget"], [])):
         assert solve.main([*words, *extra, "--time-budget", "10m"]) == 0

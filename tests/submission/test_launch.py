@@ -1,5 +1,6 @@
 """The launcher starts as many processes as GPUs work, gives a failed start another try, and ends what hangs."""
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ def test_several_gpus_get_a_process_each() -> None:
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1,3"
     assert words[:3] == [sys.executable, "-m", "accelerate.commands.launch"]
     assert words[words.index("--num_processes") + 1] == "3"
-    assert words[-2:] == ["-m", "submission.solve"]
+    assert words[-3:] == [sys.executable, "-m", "submission.solve"]
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [((), ""), ((2,), "2")])
@@ -71,14 +72,20 @@ def test_in_the_rerun_the_driver_is_believed(monkeypatch: pytest.MonkeyPatch) ->
 class Runs:
     """Pretends to run commands: each takes so many seconds and ends with a status, and may write its file."""
 
-    def __init__(self, *results: tuple[float, int, bytes | None]) -> None:
-        self.results = list(results)
+    def __init__(self, *results: tuple[float, int, bytes | None], collectives: Sequence[int] = ()) -> None:
+        self.results, self.collectives = list(results), list(collectives)
         self.time = 0.0
         self.words: list[Sequence[str]] = []
+        self.environments: list[Mapping[str, str]] = []
         self.limits: list[float] = []
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+        if launch.COLLECTIVE[-1] in words:
+            status = self.collectives.pop(0) if self.collectives else 0
+            self.time += seconds if status else 0.0
+            return status
         self.words.append(words)
+        self.environments.append(environment)
         self.limits.append(seconds)
         took, status, written = self.results.pop(0)
         self.time += took
@@ -109,21 +116,73 @@ def test_a_good_run_is_the_only_one(tmp_path: Path) -> None:
     assert (runs.budgets(), runs.limits) == (["10000.000s"], [10_000 + launch.GRACE])
 
 
-def test_after_a_failure_at_any_time_all_gpus_that_still_work_go_on(tmp_path: Path) -> None:
-    runs = Runs((5000, 1, None), (4000, -signal.SIGKILL, None), (900, 0, b"good"))
+def processes(runs: Runs) -> list[int]:
+    """How many processes each start had."""
+    counts = [words[words.index("--num_processes") + 1] if "--num_processes" in words else "1" for words in runs.words]
+    return list(map(int, counts))
+
+
+class Saving(Runs):
+    """Every start but the last saves a state, or casts votes."""
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+        status = super().run(words, environment, seconds)
+        if "--out" in words and self.results:
+            out, number = Path(words[words.index("--out") + 1]), len(self.words)
+            if number % 2:
+                state = out.with_name("s.state") / "state.json"
+                state.parent.mkdir(exist_ok=True)
+                state.touch()
+                os.utime(state, (number, number))
+            else:
+                out.with_name("s.summary.json").write_text(f'{{"votes": {number}}}')
+        return status
+
+
+def test_after_a_failure_with_newer_state_or_votes_all_gpus_that_still_work_go_on(tmp_path: Path) -> None:
+    results = [(5000, 1, None), (30, -signal.SIGKILL, None), (30, 1, None), (30, 1, None), (900, 0, b"good")]
+    runs = Saving(*results)
     assert start(runs, tmp_path / "s.json") == 0
-    assert runs.budgets() == ["10000.000s", "5000.000s", "1000.000s"]
-    assert [words[words.index("--num_processes") + 1] for words in runs.words] == ["4", "2", "2"]
-    assert ["--resume" in words for words in runs.words] == [False, True, True]
-    assert not any("--no-compile" in words for words in runs.words)
+    assert runs.budgets() == ["10000.000s", "5000.000s", "4970.000s", "4940.000s", "4910.000s"]
+    assert processes(runs) == [4, 2, 2, 2, 2]
+    assert ["--resume" in words for words in runs.words] == [False, True, True, True, True]
+    assert not any("--train.no-compile" in words for words in runs.words)
 
 
-def test_what_fails_soon_compiles_nothing_and_is_one_process_in_the_end(tmp_path: Path) -> None:
-    runs = Runs((30, 1, None), (40, 1, None), (70, 0, b"good"))
-    assert start(runs, tmp_path / "s.json", budget=140) == 0
-    assert ["accelerate.commands.launch" in words for words in runs.words] == [True, True, False]
-    assert [{"--resume", "--no-compile"} <= set(words) for words in runs.words] == [False, True, True]
-    assert runs.budgets() == ["140.000s", "110.000s", "70.000s"]
+@pytest.mark.parametrize("took", [30.0, 10_800.0])
+def test_a_start_that_leaves_nothing_new_is_followed_by_one_without_compiling_on_fewer_gpus(
+    tmp_path: Path, took: float
+) -> None:
+    runs = Runs((took, 1, None), (took, 1, None), (70, 0, b"good"))
+    made = Launch(range(8), ["--seed", "5"], runs.run, lambda: range(8), lambda: runs.time)
+    assert made.solve(tmp_path / "s.json", 42_300) == 0
+    assert processes(runs) == [8, 4, 1]
+    assert [{"--resume", "--train.no-compile"} <= set(words) for words in runs.words] == [False, True, True]
+
+
+@pytest.mark.parametrize(("collectives", "gpus", "own"), [
+    ([0], 4, {}), ([1, 0], 4, {"NCCL_P2P_DISABLE": "1"}), ([-9, -9], 1, {"NCCL_P2P_DISABLE": "1"}),
+])  # fmt: skip
+def test_processes_that_cannot_talk_try_without_peer_to_peer_and_then_are_one(
+    tmp_path: Path, collectives: list[int], gpus: int, own: dict[str, str]
+) -> None:
+    runs = Runs((90, 0, b"good"), (90, 0, b"good"), collectives=collectives)
+    made = Launch((0, 1, 2, 3), [], runs.run, lambda: (0, 1, 2, 3), lambda: runs.time)
+    assert made.solve(tmp_path / "s.json", 10_000) == 0
+    assert processes(runs) == [gpus]
+    assert own.items() <= runs.environments[0].items()
+    assert runs.environments[0].get("NCCL_P2P_DISABLE") == own.get("NCCL_P2P_DISABLE")
+    assert runs.budgets() == [f"{10_000 - 120 * sum(status != 0 for status in collectives):.3f}s"], "trying takes time"
+    made.solve(tmp_path / "t.json", 10_000)
+    assert processes(runs) == [gpus, gpus], "tried once"
+
+
+@pytest.mark.slow
+def test_a_collective_that_works_ends_well() -> None:
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python", sys.executable]
+    environment = {"ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore"}
+    assert run_printing([sys.executable, "-m", *torchrun, *launch.COLLECTIVE], environment, HANG) == 0
+    assert launch.try_collective.__name__ in launch.COLLECTIVE[-1]
 
 
 def test_no_time_is_left_after_gpus_that_take_long_to_try(tmp_path: Path) -> None:
@@ -137,12 +196,10 @@ def test_no_time_is_left_after_gpus_that_take_long_to_try(tmp_path: Path) -> Non
     assert len(runs.words) == 1
 
 
-def test_what_always_fails_soon_is_not_started_for_ever(tmp_path: Path) -> None:
+def test_what_always_fails_is_not_started_for_ever(tmp_path: Path) -> None:
     runs = Runs(*[(30, 2, None)] * 3)
     assert start(runs, tmp_path / "s.json") == 2
     assert len(runs.words) == 3
-    again = Runs((30, 1, None), (30, 1, None), (5000, 1, None), (30, 1, None), (900, 0, b"good"))
-    assert start(again, tmp_path / "s.json") == 0, "a long run in between counts"
 
 
 @pytest.mark.parametrize(("took", "status"), [(99, 1), (10, 143), (10, -signal.SIGTERM)])

@@ -18,8 +18,8 @@ from tests.submission.tiny import assert_valid, tiny_tasks
 
 PATH = REPOSITORY / "notebooks" / NOTEBOOK
 BUDGETS = f"--time-budget {ENDLESS} --rehearsal-budget {ENDLESS}"
-QUICKLY = "--deep-steps 1 --supervision-steps 2 --no-compile"
-OPTIONS = f"{BUDGETS} --rehearsal-tasks 3 --augmentations 6 --batch-size 4 --steps 3 {QUICKLY}"
+QUICKLY = "--model.deep-steps 1 --halting.max-supervision-steps 2 --train.no-compile"
+OPTIONS = f"{BUDGETS} --rehearsal-tasks 3 --augmentations 6 --train.batch-size 4 --train.steps 3 {QUICKLY}"
 
 
 def cells() -> list[dict[str, Any]]:

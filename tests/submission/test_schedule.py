@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from submission.clock import RunClock, Speed, duration
 from submission.forecast import forecast
-from submission.schedule import FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Unit, passes
+from submission.schedule import COMPILE_LEAST, COMPILE_LIMIT, FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Unit, passes
 from tests.conftest import Clock
 
 
@@ -225,11 +225,13 @@ def test_the_adaptation_gets_what_votes_do_not_need(machine: Machine) -> None:
 
 
 @given(steady)
-def test_compiling_has_its_share_and_a_first_vote_comes_before(machine: Machine) -> None:
+def test_compiling_has_its_limit_and_a_first_vote_comes_before(machine: Machine) -> None:
     kinds = [unit.kind for unit in machine.order]
     assert kinds[0] == Kind.EARLY_VOTE
     assert kinds.count(Kind.COMPILE) <= machine.compiles
-    assert machine.spent[Kind.COMPILE] <= 0.16 * machine.available
+    assert machine.spent[Kind.COMPILE] <= min(COMPILE_LIMIT, 0.5 * machine.available)
+    left = machine.available - machine.spent[Kind.EARLY_VOTE]
+    assert Kind.COMPILE not in kinds or left >= COMPILE_LEAST
     assert machine.spent[Kind.EARLY_VOTE] <= FIRST_SHARE * 1.1 * machine.available + 2 * machine.longest
 
 

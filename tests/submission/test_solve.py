@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
+from arc_trm.config import RunConfig, flat
 from arc_trm.predict import Predictor
 from arc_trm.run import MetricLog
 from arc_trm.trainer import Trainer
@@ -21,7 +22,7 @@ from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
 from submission.attempts import draft_submission
 from submission.schedule import Unit
-from submission.settings import Settings, add_settings, read_solve_arguments
+from submission.settings import Settings, add_settings, read_solve_arguments, solve_parser
 from submission.solver import Solver
 from submission.submission_file import read_submission
 from tests.conftest import ENDLESS
@@ -38,7 +39,7 @@ from tests.submission.tiny import (
 )
 
 TASKS = tiny_tasks()
-SOON = [*QUICK, "--steps", "1", "--time-budget", ENDLESS, "--precision", "fp32"]
+SOON = [*QUICK, "--train.steps", "1", "--time-budget", ENDLESS, "--train.precision", "fp32"]
 
 
 def run(arguments: list[str]) -> int:
@@ -158,14 +159,14 @@ def figures(files: dict[str, str]) -> list[dict[str, Any]]:
 def test_figures_go_to_the_trackers_of_training(files: dict[str, str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert run(words(files, "--track", "tensorboard")) == 0
+    assert run(words(files, "--log.track", "tensorboard")) == 0
     events = EventAccumulator(str(Path(files["out"]).with_name("submission.logs")))
     events.Reload()
     for name in ("loss", "agreement"):
         lines = [(line["step"], pytest.approx(line[name])) for line in figures(files) if name in line]
         assert [(event.step, event.value) for event in events.Scalars(name)] == lines
     with pytest.raises(InputError, match=r"^track: found 'wanbd', expected none or one of .*tensorboard"):
-        run(words(files, "--track", "wanbd"))
+        run(words(files, "--log.track", "wanbd"))
 
 
 def test_figures_that_cannot_be_written_are_one_trouble(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +191,7 @@ def test_a_signal_keeps_the_work_up_to_the_moment(
 ) -> None:
     """In the adaptation, and within a pass of votes: those of the pass are cast anew, none twice."""
     votes = tmp_path / "votes.npz"
-    longer = words(files, "--steps", "4", "--candidates", str(votes))
+    longer = words(files, "--train.steps", "4", "--candidates", str(votes))
     assert run(longer) == 0
     whole = votes.read_bytes(), Path(files["out"]).read_bytes()
     real, count = getattr(owner, name), itertools.count(1)
@@ -247,7 +248,7 @@ def test_going_on_keeps_what_had_gone_wrong_and_heeds_new_options(
 
     with monkeypatch.context() as patched:
         patched.setattr(Solver, "vote_early", trouble)
-        for option in (["--votes", "3"], ["--steps", "0"]):
+        for option in (["--votes", "3"], ["--train.steps", "0"]):
             kept_state(files, monkeypatch)
             capsys.readouterr()
             assert run(words(files, "--resume", *option)) == 0
@@ -328,7 +329,7 @@ def test_a_profile_changes_what_is_not_said() -> None:
     assert (plain.deep_steps, plain.supervision_steps, plain.compile, plain.time_budget) == (0, 0, False, 600)
     assert (profile.deep_steps, profile.supervision_steps, profile.compile) == (4, 10, True)
     assert profile.time_budget == 11.75 * 3600
-    options = ["--deep-steps", "2", "--no-compile", "--time-budget", "5m"]
+    options = ["--model.deep-steps", "2", "--train.no-compile", "--time-budget", "5m"]
     said = read_solve_arguments([*options, "--profile", "competition"])
     assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, 10, False, 300)
 
@@ -487,9 +488,9 @@ def test_rehearsing_chooses_its_own_tasks(files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "--lr=fast", "--lr=nan", "--lr=-1", "--augmentations=-1", "--augmentations=1.5", "--embedding-share=2",
-        "--canvas=small", "--precision=int8", "--time-budget=10", "--rehearse=0", "--typo=1", "--steps=9999999999",
-        "--folds=1", "--fold=11",
+        "--train.lr=fast", "--train.lr=nan", "--train.lr=-1", "--augmentations=-1", "--augmentations=1.5",
+        "--embedding-share=2", "--canvas=small", "--train.precision=int8", "--time-budget=10", "--rehearse=0",
+        "--typo=1", "--train.steps=9999999999", "--fold=2", "--fold=0/3", "--fold=3/2", "--fold=1/11",
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -505,8 +506,7 @@ def test_wrong_options_are_refused(files: dict[str, str], option: str, capsys: p
         (["--gpus=4"], "--gpus: is for --rate, expected that too"),
         (["--plan", "--gpus=4"], "--gpus: is for --rate, expected that too"),
         (["--allow-seen"], "--allow-seen: is for --rehearse, expected that too"),
-        (["--folds=2"], "--folds: is for --rehearse, expected that too"),
-        (["--fold=2"], "--fold: is for --folds, expected that too"),
+        (["--fold=2/5"], "--fold: is for --rehearse, expected that too"),
         (["--plan", "--resume"], "--plan: is for a run from its beginning, expected no --resume"),
     ],
 )
@@ -515,11 +515,19 @@ def test_options_that_would_do_nothing_are_refused(files: dict[str, str], option
         run(words(files, *options))
 
 
+def test_what_is_training_has_the_name_that_it_has_there_and_twenty_options_are_its_own() -> None:
+    training = {f"--{name.replace('_', '-')}" for name in flat(RunConfig())} | {"--train.no-compile"}
+    actions = solve_parser(None)._actions
+    own = {name for action in actions for name in action.option_strings} - {"-h", "--help"} - training
+    assert len(own) == 20
+    assert not any("." in name for name in own)
+
+
 def test_every_setting_is_an_option() -> None:
     parser = argparse.ArgumentParser()
     add_settings(parser)
     assert Settings.read(parser.parse_args([])) == Settings()
-    options = ["--lr=0.5", "--compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--forget"]
+    options = ["--train.lr=0.5", "--train.compile", "--canvas=full", "--votes=7", "--embedding-share=0", "--forget"]
     wanted = Settings(lr=0.5, compile=True, canvas="full", votes=7, embedding_share=0, forget=True)
     assert Settings.read(parser.parse_args(options)) == wanted
 

@@ -1,6 +1,7 @@
 """Solving as the programs that competitors start: several processes, signals, kills, a bare image."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def solve_words(folder: Path, *more: str) -> list[str]:
     challenges = write_challenges(folder / "challenges.json", TASKS)
     export = make_export(folder / "export")
     paths = ["--challenges", str(challenges), "--checkpoint", str(export), "--out", str(folder / "submission.json")]
-    return [*paths, *QUICK, "--precision", "fp32", *more]
+    return [*paths, *QUICK, "--train.precision", "fp32", *more]
 
 
 def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -39,7 +40,7 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 
 def test_two_processes_solve_together(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "2", "--canvas", "sizes", "--time-budget", ENDLESS)
     done = run([*TWO_PROCESSES, "submission.solve", *words])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)
@@ -61,7 +62,7 @@ def test_two_processes_print_one_plan(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "step", "votes"), [("adapting", 3, 4), ("voting", 6, 8), ("signalled", 3, 4)])
 def test_a_lost_process_leaves_a_valid_file_and_others_go_on(tmp_path: Path, where: str, step: int, votes: int) -> None:
-    words = solve_words(tmp_path, "--steps", "6", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "6", "--time-budget", ENDLESS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     program = str(REPOSITORY / "tests" / "submission" / "lost_process.py")
     done = run([*torchrun, program, where, *words])
@@ -137,6 +138,48 @@ def test_the_clock_ends_what_has_no_other_end_and_what_hangs(tmp_path: Path) -> 
     assert "trouble: the time was over before the program had ended" in said
 
 
+# A run in which no compiler ever comes back, and one that goes on from what it left, each in a process of its own.
+WITHOUT_A_COMPILER = """
+import threading
+from pathlib import Path
+from arc_trm import trainer
+from submission import schedule, solve
+from tests import kills
+
+schedule.COMPILE_LIMIT = 1.0
+trainer.compile_networks = lambda *arguments: threading.Event().wait()
+for status, more in ((1, []), (0, ["--resume"])):
+    child = kills.fork(lambda: solve.main({words} + more), {log})
+    assert kills.wait(child) == status, Path({log}).read_text()
+    print(Path({log}).read_text(), flush=True)
+"""
+
+
+def test_a_compiler_that_hangs_leaves_votes_and_the_next_process_goes_on_without(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--train.compile", "--train.steps", "2", "--time-budget", ENDLESS)
+    done = run([sys.executable, "-c", WITHOUT_A_COMPILER.format(words=words, log=repr(str(tmp_path / "log")))])
+    assert done.returncode == 0, done.stderr
+    hung, rest = done.stdout.split("wrote ", 1)
+    assert "trouble: compiling took too long; --resume goes on without" in hung
+    assert "agreement of the votes 100.0%, 4 votes" in hung, "the first votes are in the file"
+    assert "going on at step 0 with 4 votes" in rest
+    assert "trouble: compiling did not end in the process before; going on without" in rest
+    assert_valid(tmp_path / "submission.json", TASKS)
+    assert read_json(tmp_path / "submission.summary.json")["votes"] == 44
+
+
+@pytest.mark.slow
+def test_a_compiled_run_compiles_and_solves(tmp_path: Path) -> None:
+    words = solve_words(tmp_path, "--train.compile", "--train.steps", "2", "--time-budget", ENDLESS)
+    done = run([sys.executable, "-m", "submission.solve", *words])
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^note: compiled 2 graphs in \d+ s$", done.stderr, re.MULTILINE)
+    assert_valid(tmp_path / "submission.json", TASKS)
+    summary = read_json(tmp_path / "submission.summary.json")
+    assert (summary["votes"], summary["adaptation_steps"], summary["troubles"]) == (44, 2, [])
+    assert summary["seconds"]["compiling"] > 0
+
+
 @pytest.mark.slow
 def test_twenty_kills_find_a_valid_file_each_time(quick_folder: Path) -> None:
     done = run([sys.executable, "-m", "tests.submission.killed", str(quick_folder), "20", "0"])
@@ -165,7 +208,7 @@ for name in ("tyro", "arc_trm.train"):
 
 
 def test_a_submission_needs_nothing_that_kaggles_image_lacks(tmp_path: Path) -> None:
-    words = solve_words(tmp_path, "--steps", "1", "--time-budget", ENDLESS)
+    words = solve_words(tmp_path, "--train.steps", "1", "--time-budget", ENDLESS)
     done = run([sys.executable, "-c", WITHOUT_THEM + BLOCKED.format(runtime=RUNTIME, words=words)])
     assert done.returncode == 0, done.stderr
     assert_valid(tmp_path / "submission.json", TASKS)

@@ -21,8 +21,8 @@ from tests.conftest import HANG, REPOSITORY
 from tests.submission.tiny import assert_valid, make_export, tiny_task, write_challenges
 
 OPTIONS = (
-    "--augmentations 7 --batch-size 8 --predict-batch 64 --deep-steps 1 --supervision-steps 2 --canvas strict "
-    "--precision fp32 --no-compile"
+    "--augmentations 7 --train.batch-size 8 --predict-batch 64 --model.deep-steps 1 "
+    "--halting.max-supervision-steps 2 --canvas strict --train.precision fp32 --train.no-compile"
 )
 
 # What the log says, in this order.
@@ -63,6 +63,8 @@ class Machine:
         return float(np.fromfile(self.clock)[0]) if self.clock.exists() else 0.0
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], seconds: float) -> int:
+        if launch.COLLECTIVE[-1] in words:
+            return 0
         assert words[words.index("--num_processes") + 1] == "2"
         options = words[words.index("submission.solve") + 1 :]
         several = ["-W", "ignore", "-m", "tests.several_processes", "2", "tests.submission.twelve_hours"]

@@ -19,7 +19,7 @@ MODEL = ModelConfig(
     hidden=16, heads=2, puzzle_width=16, layers=1, latent_steps=1, deep_steps=1, prefix=2, expansion=1.0
 )
 # An untrained model closes no grid: without `strict` almost every answer would be repeated on the full canvas.
-QUICK = ["--augmentations", "10", "--batch-size", "4", "--predict-batch", "2", "--canvas", "strict"]
+QUICK = ["--augmentations", "10", "--train.batch-size", "4", "--predict-batch", "2", "--canvas", "strict"]
 
 
 def tiny_task(name: str, rng: np.random.Generator, tests: int = 1, side: int = 3, corpus: str = "own") -> Task:
