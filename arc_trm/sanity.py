@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from arc_trm import train
 from arc_trm.checkpoint import read_export
+from arc_trm.plot import read_run
 from data_prep import build
 from data_prep.files import command_line, run_program
 
@@ -55,13 +54,12 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> t
 
 def judged(check: Check, folder: Path, steps: int) -> tuple[str, int]:
     """Return the same for a finished run by the last score in its log; without one, its evaluation was cut short."""
-    lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
-    scores = [line[f"evaluation/{check.score}"] for line in lines if f"evaluation/{check.score}" in line]
-    if not scores:
+    scores = read_run(folder).get(f"evaluation/{check.score}")
+    if scores is None:
         return f"{check.preset}: {steps} steps, not scored", NOT_FINISHED
-    figure = f"{check.score} {scores[-1]:.1%} of held-out puzzles"
+    figure = f"{check.score} {scores[1, -1]:.1%} of held-out puzzles"
     line = f"{check.preset}: {figure} after {steps} steps, goal {check.goal:.0%}"
-    return line, 0 if scores[-1] >= check.goal else NOT_SOUND
+    return line, 0 if scores[1, -1] >= check.goal else NOT_SOUND
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from arc_trm.config import HaltingConfig, RunConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.presets import PRESETS
 from arc_trm.published import PUZZLE_TABLE, from_published, main
-from data_prep.files import InputError
+from data_prep.files import InputError, standing_json
 from data_prep.store import TaskEntry, build_store, save
 from tests.data_prep.material import random_task
 from tests.golden.models import from_settings
@@ -162,6 +162,7 @@ def test_a_torch_file_given_as_a_checkpoint_is_to_be_imported(tmp_path):
     torch.save(published("att"), tmp_path / "step_7")
     with pytest.raises(InputError, match=r"a torch file, .* `python -m arc_trm\.published import .*/step_7 PRESET"):
         read_export(tmp_path / "step_7")
+    assert standing_json(tmp_path / "step_7", "export") is None  # so that solving leaves an older submission alone
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path):
