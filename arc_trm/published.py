@@ -225,10 +225,9 @@ def _identifiers(path: Path | None, table: Tensor | None) -> tuple[str, ...] | N
     """Return the puzzle names in an identifiers file (a JSON list; index = row of the table)."""
     if path is None:
         return None
-    names = read_json(path)
+    names, rows = read_json(path), 0 if table is None else len(table)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{path}: expected a list of puzzle names")
-    rows = 0 if table is None else len(table)
     if len(names) != rows:
         raise InputError(f"{path}: {len(names)} names for a puzzle table of {rows} rows")
     return tuple(names)

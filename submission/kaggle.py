@@ -136,8 +136,7 @@ def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
         # For a while, "ready" is the state of the version before.
         return files if marker in files else None
 
-    missing = wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT)
-    if missing:
+    if missing := wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT):
         names = ", ".join(sorted(missing))
         raise InputError(f"dataset {pushed.dataset}: lacks {names}, the upload dropped it; push again")
 
@@ -152,8 +151,7 @@ def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
         raise
     if status != "ready":
         return status, set()
-    # A bundle has far fewer files than fit on a page.
-    page = ask(f"files of {dataset}", client.dataset_list_files, dataset, page_size=200)
+    page = ask(f"files of {dataset}", client.dataset_list_files, dataset, page_size=200)  # far more than a bundle has
     return status, {str(file.name) for file in page.files or []}
 
 
@@ -216,8 +214,7 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
 
 def check_output(folder: Path, pushed: Pushed) -> int:
     """Return the number of tasks in the submission; raises InputError unless it is valid and of the pushed bundle."""
-    made_by = str(read_json(folder / "bundle.json").get("bundle"))
-    if made_by != pushed.bundle:
+    if (made_by := str(read_json(folder / "bundle.json").get("bundle"))) != pushed.bundle:
         found = f"made by bundle {made_by[:12]}, expected {pushed.bundle[:12]}"
         raise InputError(f"{folder}: {found}; is it an older run's?")
     return len(read_submission(folder / "submission.json"))
