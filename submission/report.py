@@ -274,8 +274,8 @@ def read_material(
         found = f"has votes for none of the {len(tasks)} tasks"
         raise InputError(f"{candidates}: {found}, expected candidates of this submission")
     attempts = read_answers(submission, tasks, challenges)
-    chosen = [task for name in names or attempts for task in pick(tasks, name, str(challenges))]
-    return Material(chosen, attempts, ranked, read_summary(submission))
+    chosen = [task for name in names for task in pick(tasks, name, str(challenges))]
+    return Material(chosen or tasks, attempts, ranked, read_summary(submission))
 
 
 def write_report(
