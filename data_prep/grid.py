@@ -1,9 +1,4 @@
-"""A grid: reading it from JSON, its digest, and the symmetries of the square.
-
-An augmentation, which belongs to a puzzle, gives a cell of colour c the colour permutation[c], where 0 stays 0, and
-then applies one of the 8 dihedral elements. To undo it, the element's inverse comes first. Where a grid sits on the
-canvas (data_prep.canvas.Placement) is another matter.
-"""
+"""A grid: reading it from JSON, its digest, and the symmetries of the square."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
@@ -81,7 +76,7 @@ DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
     lambda g: np.rot90(g, 3),
     np.fliplr,
     np.flipud,
-    np.transpose,
+    lambda g: np.swapaxes(g, 0, 1),
     lambda g: np.fliplr(np.rot90(g, 1)),
 )
 INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
@@ -89,7 +84,10 @@ DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
 
 
 def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
-    """Element 0-7 of the square's symmetries, in the published order; a view of `grid` where possible."""
+    """Apply element 0-7 of the square's symmetries, in the published order, to the first two axes; may return a view.
+
+    Raises ValueError for another element.
+    """
     if not 0 <= element < len(DIHEDRALS):
         raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
     return DIHEDRALS[element](grid)

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from data_prep import boards
-from data_prep.augment import distinct_augmentations
+from data_prep.augment import Augmentations, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side, smallest_side
 from data_prep.files import (
     VERSION,
@@ -146,8 +146,7 @@ class ArcStore:
     group_pairs: NDArray[np.int32]  # [G + 1] pairs of group g are group_pairs[g]:group_pairs[g + 1]
     group_puzzles: NDArray[np.int32]  # [G + 1] likewise puzzles; the first is the unaugmented one
     puzzle_groups: NDArray[np.int32]  # [N] ascending
-    puzzle_dihedrals: NDArray[np.uint8]  # [N]
-    puzzle_permutations: NDArray[np.uint8]  # [N, 10] old colour -> new colour
+    puzzle_augmentations: Augmentations  # [N] on disk two arrays
 
     def input(self, pair: int) -> Grid:
         """The input grid of a pair, a view."""
@@ -203,11 +202,11 @@ def build_store(
     drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
     own = [len(entry.own) for entry in entries]
     made = [len(entry.generated) for entry in entries]
-    pair_counts, puzzle_counts = list(map(sum, zip(own, made, strict=True))), [len(elements) for elements, _ in drawn]
+    pair_counts, puzzle_counts = list(map(sum, zip(own, made, strict=True))), list(map(len, drawn))
     tests = [[*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))] for e in entries]
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Any] = {
         "cells": cells,
         "pair_offsets": offsets,
         "pair_shapes": np.array(shapes, np.uint8),
@@ -218,8 +217,7 @@ def build_store(
         "group_pairs": _starts(pair_counts),
         "group_puzzles": _starts(puzzle_counts),
         "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
-        "puzzle_dihedrals": np.concatenate([elements for elements, _ in drawn]),
-        "puzzle_permutations": np.concatenate([colours for _, colours in drawn]),
+        "puzzle_augmentations": Augmentations.joined(drawn),
     }
     groups = tuple(_make_group(entry) for entry in entries)
     facts = {
@@ -259,7 +257,7 @@ def _make_group(entry: TaskEntry) -> Group:
     )
 
 
-def _draw_puzzles(task: Task, augmentations: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _draw_puzzles(task: Task, augmentations: int, seed: int) -> Augmentations:
     # A generator per task, so that a task gets the same puzzles in every merge and every order.
     key = hashlib.sha256(f"{seed} {task.name}".encode()).digest()[:16]
     rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "big")))
@@ -286,7 +284,7 @@ def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
-def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+def _counts(groups: Sequence[Group], arrays: Mapping[str, Any]) -> dict[str, int]:
     scored = np.array([group.scored for group in groups])[arrays["pair_groups"]]
     return {
         "groups": len(groups),
@@ -307,7 +305,8 @@ def save(store: ArcStore, folder: Path | str) -> None:
     Replaces an older dataset; raises InputError when `folder` holds something else or cannot be written.
     """
     files = {GROUPS: orjson.dumps([asdict(group) for group in store.groups])}
-    save_arrays(folder, store.manifest, {name: getattr(store, name) for name in ARC_ARRAYS}, files)
+    arrays = vars(store) | {f"puzzle_{name}": array for name, array in vars(store.puzzle_augmentations).items()}
+    save_arrays(folder, store.manifest, {name: arrays[name] for name in ARC_ARRAYS}, files)
 
 
 def load(folder: Path | str) -> ArcStore:
@@ -316,7 +315,8 @@ def load(folder: Path | str) -> ArcStore:
     manifest = read_manifest(folder, ["arc"])
     groups = _read_groups(folder / GROUPS)
     arrays = load_arrays(folder, ARC_ARRAYS, {"G1": len(groups) + 1})
-    return ArcStore(manifest=manifest, groups=groups, **arrays)
+    augmentations = Augmentations(arrays.pop("puzzle_dihedrals"), arrays.pop("puzzle_permutations"))
+    return ArcStore(manifest=manifest, groups=groups, puzzle_augmentations=augmentations, **arrays)
 
 
 def _read_groups(path: Path) -> tuple[Group, ...]:

@@ -16,7 +16,7 @@ from data_prep.files import InputError
 from data_prep.overlap import pair_digest
 from data_prep.store import ARC_ARRAYS, ArcStore, load
 from tests.conftest import run_module
-from tests.data_prep.material import as_json, random_task, verified
+from tests.data_prep.material import as_json, random_task, same_augmentations, verified
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def test_the_same_command_makes_the_same_dataset(files: Files, out: Path) -> Non
     )
     assert first.manifest == second.manifest != other.manifest
     assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARC_ARRAYS)
-    assert not np.array_equal(first.puzzle_permutations, other.puzzle_permutations)
+    assert not same_augmentations(first.puzzle_augmentations, other.puzzle_augmentations)
 
 
 def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:
