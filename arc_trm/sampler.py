@@ -57,8 +57,9 @@ class Rows:
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":
         """The examples of all parts, of which there is at least one, one after the other."""
-        columns = (np.concatenate([vars(part)[name] for part in parts]) for name in ("puzzles", "pairs", "top", "left"))
-        return cls(*columns, augmentations=Augmentations.joined([part.augmentations for part in parts]))
+        names = ("puzzles", "pairs", "top", "left")
+        columns: dict[str, Any] = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
+        return cls(**columns, augmentations=Augmentations.joined([part.augmentations for part in parts]))
 
 
 Indexed = TypeVar("Indexed", Rows, BoardRows)
