@@ -18,7 +18,7 @@ from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.trainer import NonFiniteLoss, Supervised, Trainer
 from data_prep.progress import Progress
 from data_prep.store import ArcStore
-from submission.schedule import Unit
+from submission.budget import Unit
 from submission.settings import Settings
 
 # Batch slots when nothing is said: what a GPU needs to be busy, what keeps a step short on a CPU.

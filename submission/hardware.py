@@ -15,7 +15,7 @@ from arc_trm.device import PRECISIONS, USE_CPU, describe_device, gpu_failure, ow
 from data_prep.files import InputError
 from data_prep.progress import duration_text
 from data_prep.tasks import Task
-from submission.clock import RunClock
+from submission.budget import RunClock
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 

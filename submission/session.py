@@ -14,12 +14,11 @@ from data_prep.overlap import trained_on
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, pairs_digest
 from submission.adapt import BATCH_SIZES, run_config
-from submission.clock import RunClock
-from submission.forecast import forecast, plan_beside_fact, plan_lines
+from submission.budget import RunClock
 from submission.hardware import chosen_precision, describe_tasks, leave_broken_gpu, table
 from submission.resume import forget_state, identity, read_state
 from submission.settings import Settings
-from submission.solver import PREDICT_BATCHES, Solver
+from submission.solver import PREDICT_BATCHES, Solver, plan_beside_fact, plan_lines
 from submission.submission_file import SubmissionFile
 
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
@@ -123,7 +122,7 @@ def show_plan(
     solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
     processes = gpus or accelerator.num_processes
-    lines += plan_lines(forecast(solver.schedule), solver.schedule, solver.trainer, processes)
+    lines += plan_lines(solver.schedule.plan(), solver.schedule, solver.trainer, processes)
     if accelerator.is_main_process:
         print("\n".join(lines), flush=True)
 

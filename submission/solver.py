@@ -23,15 +23,18 @@ from data_prep.canvas import CANVAS_SIDE
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
 from submission.adapt import MOST_HALVINGS, Adaptation, TaskFigures, make_trainer, step_work
-from submission.clock import RunClock
-from submission.forecast import Forecast, forecast, plan_lines
+from submission.budget import LARGEST_PASS, Kind, Plan, RunClock, Schedule, Unit
 from submission.resume import Saved, write_state
-from submission.schedule import LARGEST_PASS, Kind, Schedule, Unit
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
 from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 LIMITED = ("cuda",)  # devices that say when their memory runs out
+# Numbers that are kept for the backward pass, in units of tokens × width, by a layer in one pass of the network: as
+# counted for the paper's model.
+SAVED_BY_LAYER = 22
+# Copies of the weights: themselves, gradients, two moments, the average; weights and averages when last finite.
+COPIES = 7
 SAVE_EVERY = 20 * 60.0  # seconds
 TASKS = "task_figures"  # the tensor of a state
 
@@ -51,7 +54,7 @@ class Solver:
     saved: Saved | None = None  # where an earlier process was
     log: MetricLog | None = None  # of all checkpoints
     earlier_steps: int = 0  # of the checkpoints before
-    planned: Forecast | None = None
+    planned: Plan | None = None
     augmentations: int = field(init=False)
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
@@ -122,7 +125,7 @@ class Solver:
         self.guess_pace(pace)
         if self.settings.augmentations is not None or self.export.model.embedding_rows == "task" or pace <= 0:
             return
-        visits = forecast(self.schedule).steps * self.trainer.batch_size / len(self.store.groups)
+        visits = self.schedule.plan().steps * self.trainer.batch_size / len(self.store.groups)
         # Every process has its own clock, and all must build the same.
         [fewer] = agreed_values([max(LEAST_AUGMENTATIONS, visits // LEAST_VISITS - 1)], self.accelerator)
         if fewer < self.augmentations:
@@ -227,7 +230,7 @@ class Solver:
         schedule = self.schedule
         paced = schedule.early_votes and (schedule.stepping.seconds is not None or not schedule.adapts)
         if self.planned is None and paced and schedule.answers.seconds is not None:
-            self.planned = forecast(schedule)
+            self.planned = schedule.plan()
             if self.accelerator.is_main_process:
                 processes = self.accelerator.num_processes
                 print("\n".join(plan_lines(self.planned, schedule, self.trainer, processes)), flush=True)
@@ -354,3 +357,49 @@ class Solver:
 
 def _answered(predictor: Predictor, batch: Batch) -> None:
     predictor.answer(batch).halting.cpu()  # waits for the device
+
+
+# The plan, for readers -----------------------------------------------------------------------------------
+
+
+def plan_lines(planned: Plan, schedule: Schedule, trainer: Trainer, processes: int) -> list[str]:
+    """Lines that say what is planned, and what it means for the rows of the embedding table and for memory."""
+    batch, rows, pace = trainer.batch_size, len(trainer.embedding.table), schedule.step_seconds()
+    figures = {Kind.VOTE: f", {planned.votes} votes an output"}
+    if pace:
+        figures[Kind.ADAPT] = (
+            f", {planned.steps} steps of {batch} examples, {batch / pace:.4g} examples/s, "
+            f"{round(planned.steps * batch / rows, 1):g} supervision steps for each of {rows} embedding rows"
+        )
+    lines = [
+        f"plan      {kind.value}: {duration_text(seconds)}{figures.get(kind, '')}"
+        for kind, seconds in planned.seconds.items()
+        if seconds
+    ]
+    share = batch // processes
+    state, activations = memory(trainer, share)
+    held = f"{state / 1e9:.2g} GB of state, about {activations / 1e9:.2g} GB for a step of {share} examples at once"
+    return [*lines, f"plan      memory a process: {held}"]
+
+
+def memory(trainer: Trainer, examples: int) -> tuple[float, float]:
+    """Bytes of a process's state, and about the bytes that a step takes for `examples` at once."""
+    weights = sum(parameter.numel() for parameter in trainer.model.parameters())
+    state = 4.0 * (COPIES * weights + 2 * trainer.embedding.table.numel())
+    model = trainer.config.model
+    tokens = sum(part.slots * (part.source.seq_len + model.prefix) for part in trainer.parts) / trainer.batch_size
+    passes = model.layers * (model.latent_steps + 1)
+    kept = SAVED_BY_LAYER * tokens * model.hidden * passes * trainer.dtype.itemsize
+    return state, kept * examples
+
+
+def plan_beside_fact(planned: Plan, schedule: Schedule) -> str:
+    """One line: what was planned, and what came of it."""
+    phases = schedule.clock.phases
+    parts = [
+        f"{kind.value} {duration_text(seconds)} / {duration_text(phases.get(kind.value, 0.0))}"
+        for kind, seconds in planned.seconds.items()
+        if seconds
+    ]
+    parts += [f"steps {planned.steps} / {schedule.step}", f"votes an output {planned.votes} / {schedule.cast}"]
+    return f"plan / fact: {', '.join(parts)}"

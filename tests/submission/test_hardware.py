@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from arc_trm.checkpoint import read_export
 from arc_trm.config import ModelConfig
 from data_prep.files import InputError
-from submission.clock import RunClock
+from submission.budget import RunClock
 from submission.hardware import chosen_precision, leave_broken_gpu, table
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
