@@ -283,14 +283,13 @@ class Schedule:
         early += [first] * (self.early_votes < 2 and self._wants_steps() and self._votes_half_way())
         compiling = min(COMPILING, left / 2) if self.compiles and left >= COMPILE_LEAST else 0.0
         left = max(0.0, left - sum(early) - compiling)
-        count = int((left - self._reserved(left)) / max(self.step_seconds(), FASTEST)) if self._wants_steps() else 0
-        count = max(0, min(count, self.steps - self.step) if self.steps else count)
+        count, votes, voting = 0, self.voted, 0.0
+        if self._wants_steps() and not self.voted:
+            count = max(0, int((left - self._reserved(left)) / max(self.step_seconds(), FASTEST)))
+            count = min(count, self.steps - self.step) if self.steps else count
         left -= count * self.step_seconds()
-        votes, voting = self.voted, 0.0
-        for start, stop in passes(self.voted, self.puzzles):
-            if voting + self.pass_seconds(start, stop) > left:
-                break
-            votes, voting = stop, voting + self.pass_seconds(start, stop)
+        while size := self._fitting(votes, left - voting):
+            votes, voting = votes + size, voting + self.pass_seconds(votes, votes + size)
         new = {Kind.EARLY_VOTE: sum(early), Kind.COMPILE: compiling, Kind.VOTE: voting}
         for kind, more in (new | {Kind.ADAPT: count * self.step_seconds()}).items():
             seconds[kind] += more
@@ -375,18 +374,22 @@ class Schedule:
         return self.steps > 0 and (self.steps - self.step) * self.step_seconds() <= left
 
     def _pass_size(self) -> int:
-        """Puzzles of every task that vote next: twice as many as voted, if they fit; 0 if none do.
+        """Puzzles of every task that vote next; 0 if none do."""
+        # If one vote of every output is too much, some outputs get theirs rather than none.
+        starts = not self.cast and self.puzzles > 0 and SLACK * self.batch_seconds <= self.left
+        return self._fitting(self.voted, self.left) or int(starts)
+
+    def _fitting(self, voted: int, left: float) -> int:
+        """Puzzles of every task that vote after the first `voted`: as many again, if they fit into `left` seconds.
 
         The state is saved between passes: one of several puzzles takes no longer than from save to save.
         """
-        size = min(max(self.voted, 1), LARGEST_PASS, self.puzzles - self.voted)
-        while size > 1 and self.pass_seconds(self.voted, self.voted + size) > self.save_every:
+        size = min(max(voted, 1), LARGEST_PASS, self.puzzles - voted)
+        while size > 1 and self.pass_seconds(voted, voted + size) > self.save_every:
             size //= 2
-        while size and SLACK * self.pass_seconds(self.voted, self.voted + size) > self.left:
+        while size and SLACK * self.pass_seconds(voted, voted + size) > left:
             size //= 2
-        # If one vote of every output is too much, some outputs get theirs rather than none.
-        starts = not self.cast and self.puzzles > 0 and SLACK * self.batch_seconds <= self.left
-        return 1 if size == 0 and starts else size
+        return size
 
     # --- what was done -------------------------------------------------------------------------------------------
 

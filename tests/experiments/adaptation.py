@@ -36,7 +36,7 @@ from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Task
 from submission.adapt import make_trainer
 from submission.demo import SHIPPED, unseen_tasks
-from submission.hardware import chosen_precision
+from submission.session import chosen_precision
 from submission.settings import Settings
 from tests.experiments import arms, held_out
 

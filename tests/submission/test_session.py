@@ -11,7 +11,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.config import ModelConfig
 from data_prep.files import InputError
 from submission.budget import RunClock
-from submission.hardware import chosen_precision, leave_broken_gpu, table
+from submission.session import chosen_precision, leave_broken_gpu, table
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
