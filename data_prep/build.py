@@ -34,8 +34,9 @@ from data_prep.corpus import (
     ruler_corpus,
     without,
 )
-from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
+from data_prep.files import InputError, file_digest, megabytes, refuse_foreign
 from data_prep.generated import join, read_generated
+from data_prep.program import command_line, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import Task, read_tasks
 

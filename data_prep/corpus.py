@@ -1,5 +1,6 @@
 """Named, pinned corpora, the recipes made of them, and their merge into one dataset without leaks."""
 
+import difflib
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -156,6 +157,17 @@ def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Pa
     if not path.exists():
         raise InputError(f"{source}: no such file or folder, nor a corpus: {', '.join([*PINNED, CONCEPTARC])}")
     return read_tasks(path, corpus=path.stem)
+
+
+def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
+    """Return the tasks with this id or `corpus/task_id`; raises InputError with the nearest ids if there is none."""
+    found = [task for task in tasks if name in (task.task_id, task.name)]
+    if not found:
+        near = difflib.get_close_matches(name, [task.task_id for task in tasks], n=3, cutoff=0.5)
+        count = "1 task" if len(tasks) == 1 else f"{len(tasks):,} tasks"
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise InputError(f"{source}: no task {name} among its {count}{hint}")
+    return found
 
 
 # Merging ------------------------------------------------------------------------------------------------

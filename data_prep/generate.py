@@ -27,19 +27,17 @@ import orjson
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, smallest_side
 from data_prep.files import (
     InputError,
-    command_line,
     make_folder,
     megabytes,
     read_json,
     refuse_other_files,
-    run_program,
     sha256_hex,
-    whole,
     write_atomic,
     write_json,
 )
 from data_prep.generated import FORMAT, SOURCE
 from data_prep.grid import parse_grid
+from data_prep.program import command_line, run_program, whole
 from data_prep.progress import Progress
 
 # `make generators` installs the package here, without what it depends on. Of it only this part is ever imported, which

@@ -24,7 +24,8 @@ from typing import Any
 import orjson
 import torch
 
-from data_prep.files import InputError, run_program, write_atomic
+from data_prep.files import InputError, write_atomic
+from data_prep.program import run_program
 from tests.gpu import stages
 from tests.gpu.stages import Facts, Setting
 

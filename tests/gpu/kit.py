@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import build
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError
+from data_prep.program import run_program
 from data_prep.tasks import write_tasks
 from submission.demo import demo_tasks
 from tests.gpu.__main__ import KIT
