@@ -148,6 +148,11 @@ class ArcStore:
     puzzle_groups: NDArray[np.int32]  # [N] ascending
     puzzle_augmentations: Augmentations  # [N] on disk two arrays
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in ARC_ARRAYS, which are those of their files."""
+        arrays = vars(self) | {f"puzzle_{name}": array for name, array in vars(self.puzzle_augmentations).items()}
+        return {name: arrays[name] for name in ARC_ARRAYS}
+
     def input(self, pair: int) -> Grid:
         """The input grid of a pair, a view."""
         return self._grid(pair, 0)
@@ -305,8 +310,7 @@ def save(store: ArcStore, folder: Path | str) -> None:
     Replaces an older dataset; raises InputError when `folder` holds something else or cannot be written.
     """
     files = {GROUPS: orjson.dumps([asdict(group) for group in store.groups])}
-    arrays = vars(store) | {f"puzzle_{name}": array for name, array in vars(store.puzzle_augmentations).items()}
-    save_arrays(folder, store.manifest, {name: arrays[name] for name in ARC_ARRAYS}, files)
+    save_arrays(folder, store.manifest, store.arrays(), files)
 
 
 def load(folder: Path | str) -> ArcStore:
