@@ -3,11 +3,11 @@
 An augmentation gives a cell of colour c the colour permutation[c], and then applies one of the 8 dihedral elements of
 data_prep.grid. Where a grid sits on the canvas (data_prep.canvas.Placement) is another matter.
 
-Two augmentations count as one when they turn the task into the same set of pairs. Instead of augmenting and comparing
-every grid, each pair gets a 64-bit fingerprint that is linear in the colours: the sum over cells of
-value[colour] * weight[position]. Per task the weights are summed once for each (dihedral, pair, colour); the
-fingerprint of any augmentation is then ten multiplications a pair. Unequal tasks share a fingerprint with a chance of
-about 2**-60, and the price would be one puzzle less.
+Two augmentations of a task count as one if they give the same set of pairs. Instead of augmenting and comparing every
+grid, each pair gets a 64-bit fingerprint that is linear in the colours: the sum over cells of
+value[colour] * weight[position]. For each task the weights are summed once for each (dihedral, pair, colour); the
+fingerprint of any augmentation then takes ten multiplications a pair. Unequal tasks share a fingerprint with a
+probability of about 2**-60, which would cost one puzzle.
 """
 
 import math
@@ -25,7 +25,7 @@ from data_prep.tasks import Pair
 
 @dataclass(frozen=True, eq=False)
 class Augmentations:
-    """The augmentations of b rows; the arrays may be memory maps."""
+    """Augmentations of b rows; the arrays may be memory maps."""
 
     dihedrals: NDArray[np.uint8]  # [b]
     permutations: NDArray[np.uint8]  # [b, 10] old colour -> new colour
@@ -88,7 +88,7 @@ _VALUES = _CONSTANTS.integers(0, 2**64, size=COLOURS, dtype=np.uint64)
 
 @lru_cache(maxsize=256)
 def _turned_weights(role: int, shape: tuple[int, int]) -> NDArray[np.uint64]:
-    """uint64[8, cells]: for each dihedral element the weights of the places where the cells of a grid land."""
+    """Return uint64[8, cells]: for each dihedral element the weights of the places where the cells of a grid land."""
     shapes = [shape if keeps else shape[::-1] for keeps in DIHEDRAL_KEEPS_SHAPE]
     # Undoing the transform on the weights leaves them in the order of the untransformed cells.
     turned = (dihedral(_WEIGHTS[role, :h, :w], back) for (h, w), back in zip(shapes, INVERSE_DIHEDRAL, strict=True))
@@ -96,7 +96,7 @@ def _turned_weights(role: int, shape: tuple[int, int]) -> NDArray[np.uint64]:
 
 
 def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
-    """uint64[8, 10]: for each dihedral element the summed weights of the places where a colour lands."""
+    """Return uint64[8, 10]: for each dihedral element the summed weights of the places where a colour lands."""
     order = np.argsort(grid, axis=None, kind="stable")
     colours, starts = np.unique(grid.reshape(-1)[order], return_index=True)
     sums = np.zeros((8, COLOURS), dtype=np.uint64)
@@ -105,7 +105,7 @@ def _colour_weights(grid: Grid, role: int) -> NDArray[np.uint64]:
 
 
 def _task_weights(pairs: Sequence[Pair]) -> NDArray[np.uint64]:
-    """uint64[8, 10, pairs]: the linear fingerprint of every pair under every dihedral element."""
+    """Return uint64[8, 10, pairs]: for every pair and dihedral element the summed weights of each colour."""
     weights = np.zeros((8, COLOURS, len(pairs)), dtype=np.uint64)
     for i, pair in enumerate(pairs):
         weights[:, :, i] = _colour_weights(pair.input, 0)
