@@ -1,12 +1,16 @@
 """Grids from text, and random grids, pairs and tasks for property tests."""
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -21,7 +25,7 @@ from data_prep.canvas import (
     encode,
     largest_rectangles,
 )
-from data_prep.files import read_manifest, verify_digests
+from data_prep.files import InputError, read_manifest, verify_digests
 from data_prep.grid import COLOURS, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.store import ArcStore
 from data_prep.tasks import Pair, Task
@@ -49,6 +53,21 @@ def random_task(seed: int, task_id: str = "random", corpus: str = "own", colours
 
     pairs = [Pair(draw(5, 7), draw(3, 2)), Pair(draw(7, 5), draw(2, 3)), Pair(draw(5, 5), draw(3, 3))]
     return task(task_id, pairs, [Pair(draw(7, 11), draw(5, 2)), Pair(draw(5, 7), draw(2, 2))], corpus)
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect InputError from the block, with `message` in its one line."""
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def verified(folder: Path) -> Path:

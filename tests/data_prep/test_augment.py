@@ -26,7 +26,7 @@ from tests.data_prep.material import (
 
 
 @given(augmentations(), grids(5))
-def test_an_augmentation_can_be_undone(augmentation: Augmentation, drawn: Grid) -> None:
+def test_the_plain_reference_is_undone_by_its_inverse(augmentation: Augmentation, drawn: Grid) -> None:
     assert np.array_equal(augmentation.inverse().apply(augmentation.apply(drawn)), drawn)
     assert np.array_equal(augmentation.apply(augmentation.inverse().apply(drawn)), drawn)
     assert augmentation.inverse().inverse() == augmentation
@@ -112,7 +112,7 @@ SYMMETRIC = {
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
-def test_as_many_as_exist_and_none_twice(name: str) -> None:
+def test_distinct_augmentations_are_all_that_exist_and_none_twice(name: str) -> None:
     pairs = SYMMETRIC[name]
     drawn = distinct_augmentations(pairs, 5000, np.random.default_rng(5))
     found = images(pairs, drawn)
@@ -123,7 +123,7 @@ def test_as_many_as_exist_and_none_twice(name: str) -> None:
 
 @given(st.integers(0, 2**32), st.integers(0, 300), st.integers(2, 10))
 @settings(max_examples=30)
-def test_counts_are_exact_whatever_the_way(seed: int, count: int, colours: int) -> None:
+def test_distinct_augmentations_are_as_many_as_asked_for_or_exist(seed: int, count: int, colours: int) -> None:
     pairs = list(random_task(seed, colours=colours).pairs)
     found = images(pairs, distinct_augmentations(pairs, count, np.random.default_rng(seed)))
     existing = 8 * math.perm(9, colours - 1)
@@ -131,7 +131,7 @@ def test_counts_are_exact_whatever_the_way(seed: int, count: int, colours: int) 
     assert found[0] == augmented_digests(pairs, IDENTITY)
 
 
-def test_the_draw_is_seeded_and_spread() -> None:
+def test_distinct_augmentations_depend_on_the_seed_and_are_spread() -> None:
     pairs = list(random_task(3).pairs)
     first, again, other = (distinct_augmentations(pairs, 4000, np.random.default_rng(s)) for s in (1, 1, 2))
     assert same_augmentations(first, again)

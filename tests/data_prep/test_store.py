@@ -12,7 +12,17 @@ from data_prep.files import InputError, read_manifest, refuse_foreign
 from data_prep.overlap import trained_on
 from data_prep.store import ARC_ARRAYS, ArcStore, TaskEntry, build_store, load, open_store, save
 from data_prep.tasks import Pair, pairs_digest, task_digest
-from tests.data_prep.material import IDENTITY, Augmentation, grid, pair, random_task, same_augmentations, task, verified
+from tests.data_prep.material import (
+    IDENTITY,
+    Augmentation,
+    grid,
+    pair,
+    random_task,
+    refused,
+    same_augmentations,
+    task,
+    verified,
+)
 
 HIDDEN = replace(random_task(2, "hidden"), tests=(Pair(grid(["123"]), None), Pair(grid(["4"]), None)))
 ENTRIES = (
@@ -50,7 +60,7 @@ def test_every_grid_comes_back(store: ArcStore) -> None:
             assert np.array_equal(output, wanted.output)
 
 
-def test_puzzles_lie_with_their_groups(store: ArcStore) -> None:
+def test_group_puzzles_point_at_the_puzzles_of_each_group(store: ArcStore) -> None:
     assert np.array_equal(np.diff(store.group_puzzles), [14] * 4)
     assert np.array_equal(store.puzzle_groups, np.repeat(np.arange(4), 14))
     for group, start in enumerate(store.group_puzzles[:-1]):
@@ -105,13 +115,13 @@ def test_a_task_gets_the_same_puzzles_in_every_company(store: ArcStore) -> None:
     assert not same_augmentations(alone.puzzle_augmentations, other_seed.puzzle_augmentations)
 
 
-def test_few_puzzles_where_few_exist() -> None:
+def test_build_store_draws_fewer_puzzles_if_fewer_exist() -> None:
     small = task("small", [pair(["010", "101", "010"], ["1"])], [pair(["1"], None)])
     built = build_store([TaskEntry.demonstrations_only(small), ENTRIES[0]], 100, 0)
     assert np.array_equal(built.group_puzzles, [0, 9, 110])
 
 
-def test_what_cannot_be_built_is_refused() -> None:
+def test_build_store_refuses_no_task_repeated_tasks_and_labels_without_output() -> None:
     with pytest.raises(InputError, match="no task to build a dataset from"):
         build_store([], 1, 0)
     with pytest.raises(InputError, match="own/whole occurs twice"):
@@ -186,7 +196,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_damage_is_found(store: ArcStore, tmp_path: Path) -> None:
+def test_verify_digests_finds_a_changed_file(store: ArcStore, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     save(store, folder)
     damage(folder / "cells.npy")
@@ -219,14 +229,12 @@ def edit_manifest(folder: Path, **changes: object) -> None:
         (lambda f: edit_manifest(f, kind="chess"), "manifest.json: dataset of kind chess, expected arc"),
     ],
 )
-def test_what_is_no_dataset_is_refused(store: ArcStore, tmp_path: Path, break_it: object, message: str) -> None:
+def test_load_refuses_what_is_no_dataset(store: ArcStore, tmp_path: Path, break_it: object, message: str) -> None:
     folder = tmp_path / "data"
     save(store, folder)
     break_it(folder)  # type: ignore[operator]
-    with pytest.raises(InputError) as caught:
+    with refused(message):
         load(folder)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_manifest_can_be_read_alone(store: ArcStore, tmp_path: Path) -> None:
