@@ -116,7 +116,7 @@ def tiny(kit: Path, work: Path, gpus: int = 1) -> Setting:
         work,
         gpus=gpus,
         arc=arc,
-        training=(*words, "--train.steps=2", "--train.batch-size=7", "--log.every=1"),
+        training=(*words, "--train.steps=2", "--train.batch-size=16", "--log.every=1"),
         solving=(
             "--augmentations=3",
             "--train.batch-size=4",
