@@ -114,6 +114,17 @@ def test_wrong_golden_numbers_are_not_ok(setting: stages.Setting, monkeypatch: p
     assert "att logits" in facts["bf16_out"]
 
 
+def test_float32_fails_above_its_factor_and_names_the_worst(
+    setting: stages.Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within = stages.golden(setting)
+    monkeypatch.setattr(stages, "GOLDEN_FACTOR", within["worst_ratio"] / 2)
+    facts = stages.golden(setting)
+    assert within["ok"]
+    assert not facts["ok"]
+    assert facts["worst"] in facts["out"]
+
+
 def test_published_models_in_bf16(setting: stages.Setting, shared_dir: Path) -> None:
     facts = stages.golden(replace(setting, kit=shared_dir))
     assert facts["ok"], facts["out"] + facts["bf16_out"]
