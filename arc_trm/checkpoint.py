@@ -28,6 +28,7 @@ from torch import Tensor
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, from_json
 from arc_trm.model import RecursiveModel
+from data_prep.augment import Augmentations
 from data_prep.files import (
     InputError,
     file_digest,
@@ -37,7 +38,6 @@ from data_prep.files import (
     sha256_hex,
     standing_json,
 )
-from data_prep.grid import COLOURS
 from data_prep.store import ArcStore
 
 Tensors = dict[str, Tensor]
@@ -233,38 +233,37 @@ class RowNames:
 
     owners: tuple[str, ...]  # `corpus/task_id`; the digest of a task's demonstrations where rows belong to tasks
     groups: NDArray[np.int32]  # [N] index of the owner
-    dihedrals: NDArray[np.uint8]  # [N]
-    permutations: NDArray[np.uint8]  # [N, 10]
+    augmentations: Augmentations  # [N]
 
     @classmethod
     def of_puzzles(cls, store: ArcStore) -> "RowNames":
         """A row for every puzzle of a store."""
         owners = tuple(group.name for group in store.groups)
-        return cls(owners, store.puzzle_groups, store.puzzle_dihedrals, store.puzzle_permutations)
+        return cls(owners, store.puzzle_groups, store.puzzle_augmentations)
 
     @classmethod
     def of_owners(cls, owners: Sequence[str]) -> "RowNames":
         """One row for each owner, without augmentation."""
         count = len(owners)
-        colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (count, 1))
-        return cls(tuple(owners), np.arange(count, dtype=np.int32), np.zeros(count, np.uint8), colours)
+        return cls(tuple(owners), np.arange(count, dtype=np.int32), Augmentations.identity(count))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], owners: Sequence[str]) -> "RowNames":
         """What `tensors` gave."""
-        return cls(tuple(owners), *(tensors[name].numpy() for name in ("groups", "dihedrals", "permutations")))
+        groups, *arrays = (tensors[name].numpy() for name in ("groups", "dihedrals", "permutations"))
+        return cls(tuple(owners), groups, Augmentations(*arrays))
 
     def tensors(self) -> Tensors:
         """The arrays as tensors of their own, for a checkpoint; the owners go beside them."""
-        arrays = {"groups": self.groups, "dihedrals": self.dihedrals, "permutations": self.permutations}
+        arrays = {"groups": self.groups, **vars(self.augmentations)}
         return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def keys(self, owners: Sequence[str]) -> NDArray[np.int64]:
         """One number a row [N], equal for equal names; `owners` numbers the owners, -1 for one not among them."""
         numbers = {name: number for number, name in enumerate(owners)}
         group = np.array([numbers.get(name, -1) for name in self.owners], np.int64)[self.groups]
-        permutation = self.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
-        return np.where(group < 0, -1, (group * 8 + self.dihedrals) * 10**10 + permutation)
+        permutation = self.augmentations.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
+        return np.where(group < 0, -1, (group * 8 + self.augmentations.dihedrals) * 10**10 + permutation)
 
 
 def carry_over(old: RowNames, table: Tensor, new: RowNames, fresh: Tensor) -> tuple[Tensor, int]:

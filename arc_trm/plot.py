@@ -12,7 +12,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, refuse_input, write_atomic
+from data_prep.program import command_line, run_program
 
 Curves = Mapping[str, NDArray[np.float64]]  # by metric: steps and values, [2, n]
 COLUMNS = 4

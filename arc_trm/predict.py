@@ -223,7 +223,7 @@ class Voter:
             own = chunk[:valid]
             moved, paid = (_at_origin(part[:valid].cpu().numpy(), own, side) for part in (tokens, costs.short()))
             probabilities, asked = halting[:valid].float().cpu().numpy(), self.asked[own.pairs]
-            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations, paid)
+            yield own, Predictions(moved, probabilities, asked, own.augmentations, paid)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -252,11 +252,11 @@ def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: 
 
 def _at_origin(values: NDArray[Scalar], rows: Rows, side: int) -> NDArray[Scalar]:
     """What answers `rows` in each cell [n, l, …], moved so that grids placed elsewhere begin at (0, 0); PAD follows."""
-    if not (rows.rows.any() or rows.columns.any()):
+    if not (rows.top.any() or rows.left.any()):
         return values
     padded = np.full((len(rows), 2 * side, 2 * side, *values.shape[2:]), PAD, values.dtype)
     padded[:, :side, :side] = values.reshape(-1, side, side, *values.shape[2:])
-    from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.rows, rows.columns))
+    from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.top, rows.left))
     numbers = np.arange(len(rows))[:, None, None]
     return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(values.shape)
 

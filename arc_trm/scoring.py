@@ -24,8 +24,9 @@ from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
-from data_prep.files import InputError, command_line, run_program, whole
+from data_prep.files import InputError
 from data_prep.grid import Grid
+from data_prep.program import command_line, run_program, whole
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, open_store
 

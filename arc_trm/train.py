@@ -26,7 +26,8 @@ from arc_trm.device import describe_device, make_accelerator
 from arc_trm.presets import DATA, VARIANTS, describe, preset
 from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
-from data_prep.files import MANIFEST, InputError, file_digest, run_program
+from data_prep.files import MANIFEST, InputError, file_digest
+from data_prep.program import run_program
 
 PROGRAM = "arc_trm.train"
 # The scores that the last line names; the log holds all of them.

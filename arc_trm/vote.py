@@ -26,9 +26,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, Shape, largest_rectangles
+from data_prep.augment import Augmentations
+from data_prep.canvas import COLOUR_OFFSET, Shape, largest_rectangles
 from data_prep.files import InputError, sha256_hex, write_atomic
-from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, DIHEDRALS, INVERSE_DIHEDRAL, Grid, dihedral
+from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.tasks import Task
 
 # Canvases handled at once: few enough to stay in the processor's cache.
@@ -67,8 +68,7 @@ class Predictions:
     tokens: NDArray[np.uint8]  # [n, side * side]
     halting: NDArray[np.float32]  # [n] probability
     outputs: NDArray[np.int32]  # [n] number of the asked output
-    dihedrals: NDArray[np.uint8]  # [n]
-    permutations: NDArray[np.uint8]  # [n, 10]
+    augmentations: Augmentations  # [n]
     costs: NDArray[np.int16] | None = None  # [n, side * side, 10] of every colour, where probabilities are known
 
     def __getitem__(self, index: slice | NDArray[Any]) -> "Predictions":
@@ -87,15 +87,13 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
     Augmentations are undone for whole groups of predictions at once. Rows come in no particular order; those where
     nothing was cut out are missing. Raises ValueError for an augmentation that does not exist.
     """
-    if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
-        raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")
-    tables = _original_colours(predictions.permutations)
+    undone = predictions.augmentations.inverse()
     # The cuts are taken in pieces that stay in the cache.
     pieces = [predictions.tokens[i : i + CHUNK] for i in range(0, max(1, len(predictions.tokens)), CHUNK)]
     cuts = (largest_rectangles(piece, predictions.side) for piece in pieces)
     heights, widths = map(np.concatenate, zip(*cuts, strict=True))
-    # Equal shape and dihedral element: one list of source cells serves them all. 13 bits sort by radix.
-    kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | predictions.dihedrals
+    # Grids of equal shape and dihedral element are turned at once. 13 bits sort by radix.
+    kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | undone.dihedrals
     rows = np.flatnonzero(heights)
     rows = rows[np.argsort(kinds[rows], kind="stable")]
     kinds = kinds[rows]
@@ -105,32 +103,17 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
         kind = int(kinds[start])
         for first in range(start, end, CHUNK):
             chosen = rows[first : min(first + CHUNK, end)]
-            keys += _undo(predictions.tokens[chosen], tables[chosen], (kind >> 8, kind >> 3 & 31), kind & 7)
+            keys += _apply(undone[chosen], predictions.tokens[chosen], (kind >> 8, kind >> 3 & 31))
     return rows, keys
 
 
-def _original_colours(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """uint8[n, 12]: for every prediction the original colour behind each token."""
-    colours = np.arange(COLOURS, dtype=np.uint8)
-    wrong = (np.sort(permutations, axis=1) != colours).any(axis=1)
-    if wrong.any():
-        raise ValueError(f"colours {permutations[wrong][0].tolist()}, expected a permutation of 0-9")
-    tables = np.zeros((len(permutations), VOCAB_SIZE), dtype=np.uint8)
-    np.put_along_axis(tables, permutations.astype(np.intp) + COLOUR_OFFSET, colours[None], axis=1)
-    return tables
-
-
-def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[int, int], element: int) -> list[bytes]:
-    """Keys of the `shape` corner of every canvas, after the inverse of `element` and of the colours."""
-    side = math.isqrt(canvases.shape[1])
-    corner = np.arange(side * side).reshape(side, side)[: shape[0], : shape[1]]
-    source = dihedral(corner, INVERSE_DIHEDRAL[element])
-    # One look-up in the tables of all predictions laid end to end.
-    first = np.arange(0, tables.size, VOCAB_SIZE)[:, None]
-    places = np.add(canvases.take(source.reshape(-1), axis=1), first, dtype=np.intp)
-    keys = np.empty((len(canvases), 2 + source.size), dtype=np.uint8)
-    keys[:, :2] = source.shape
-    keys[:, 2:] = tables.reshape(-1).take(places)
+def _apply(augmentations: Augmentations, canvases: NDArray[np.uint8], shape: Shape) -> list[bytes]:
+    """Return the keys of the augmented grids that stand in the `shape` corner of every canvas."""
+    squares = canvases.reshape(len(canvases), math.isqrt(canvases.shape[1]), -1)
+    grids = augmentations.apply(squares[:, : shape[0], : shape[1]] - np.uint8(COLOUR_OFFSET))
+    keys = np.empty((len(grids), 2 + shape[0] * shape[1]), dtype=np.uint8)
+    keys[:, :2] = grids.shape[1:]
+    keys[:, 2:] = grids.reshape(len(grids), -1)
     return keys.view(f"V{keys.shape[1]}")[:, 0].tolist()
 
 
@@ -138,10 +121,10 @@ def _cell_costs(predictions: Predictions, row: int, key: bytes) -> NDArray[np.in
     """What each colour costs in each cell of the grid with this `key` in this `row`, [height, width, 10]."""
     assert predictions.costs is not None
     cells = np.arange(predictions.tokens.shape[1]).reshape(predictions.side, -1)
-    element, shape = predictions.dihedrals[row], (key[0], key[1])
+    element, shape = predictions.augmentations.dihedrals[row], (key[0], key[1])
     height, width = shape if DIHEDRAL_KEEPS_SHAPE[element] else shape[::-1]
     places = dihedral(cells[:height, :width], INVERSE_DIHEDRAL[element])
-    return predictions.costs[row][places].take(predictions.permutations[row], axis=2)
+    return predictions.costs[row][places].take(predictions.augmentations.permutations[row], axis=2)
 
 
 def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:

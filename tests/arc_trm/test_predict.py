@@ -213,8 +213,8 @@ def test_views_at_any_placement_and_in_any_colours_vote_for_the_same_grid(window
     right = Right(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
     outputs, asked = outputs_of_store(store)
     rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
-    assert rows.rows.any()
-    assert rows.columns.any()
+    assert rows.top.any()
+    assert rows.left.any()
     tally = Tally(outputs)
     voter = Voter(store, asked, 8, Accelerator(cpu=True), windows=windows, task_rows=True)
     assert voter.vote(right, rows, tally, lambda count: None)
@@ -233,7 +233,7 @@ def test_views_vote_wherever_a_known_output_that_is_larger_than_all_that_is_visi
     task = random_task(rng, "t", [((3, 5), (2, 7))], [((3, 5), (10, 10))])
     store = build_store([TaskEntry.demonstrations_only(task)], 0, seed=3)
     rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
-    assert max(rows.rows.max(), rows.columns.max()) > WINDOW - 10
+    assert max(rows.top.max(), rows.left.max()) > WINDOW - 10
     outputs, asked = outputs_of_store(store)
     tally = Tally(outputs)
     assert Voter(store, asked, 8, Accelerator(cpu=True), windows=True, task_rows=True).vote(

@@ -30,6 +30,7 @@ from arc_trm.checkpoint import (
 from arc_trm.config import RunConfig
 from arc_trm.device import make_accelerator
 from arc_trm.trainer import NonFiniteLoss, Trainer
+from data_prep.augment import Augmentations
 from data_prep.files import InputError
 from tests.arc_trm.kill_runs import remains
 from tests.arc_trm.training import (
@@ -443,9 +444,9 @@ def test_another_optimiser_starts_without_the_moments_of_the_old_one(tmp_path: P
 
 def naming(puzzles: list[int]) -> RowNames:
     """Puzzles of one group, told apart by their number as permutation."""
-    permutations = np.zeros((len(puzzles), 10), np.uint8)
-    permutations[:, 9] = puzzles
-    return RowNames(("toy/a",), np.zeros(len(puzzles), np.int32), np.zeros(len(puzzles), np.uint8), permutations)
+    augmentations = Augmentations.identity(len(puzzles))
+    augmentations.permutations[:, 9] = puzzles
+    return RowNames(("toy/a",), np.zeros(len(puzzles), np.int32), augmentations)
 
 
 def trainer_of(puzzles: int) -> Trainer:

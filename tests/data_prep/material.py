@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from data_prep.augment import Augmentations
 from data_prep.canvas import (
     CANVAS_SIDE,
     COLOUR_OFFSET,
@@ -89,12 +90,28 @@ class Augmentation:
         return Augmentation(INVERSE_DIHEDRAL[self.dihedral], tuple(map(self.permutation.index, range(COLOURS))))
 
     @classmethod
+    def of_row(cls, augmentations: Augmentations, row: int) -> "Augmentation":
+        """One row of a value that holds many."""
+        return cls(int(augmentations.dihedrals[row]), tuple(augmentations.permutations[row].tolist()))
+
+    @classmethod
     def of(cls, store: ArcStore, puzzle: int) -> "Augmentation":
         """What makes a puzzle out of its task."""
-        return cls(int(store.puzzle_dihedrals[puzzle]), tuple(store.puzzle_permutations[puzzle].tolist()))
+        return cls.of_row(store.puzzle_augmentations, puzzle)
 
 
 IDENTITY = Augmentation(0, tuple(range(COLOURS)))
+
+
+def same_augmentations(a: Augmentations, b: Augmentations) -> bool:
+    """Whether both hold the same rows."""
+    return np.array_equal(a.dihedrals, b.dihedrals) and np.array_equal(a.permutations, b.permutations)
+
+
+def together(rows: Sequence[Augmentation]) -> Augmentations:
+    """The value that holds these rows."""
+    elements, permutations = zip(*((row.dihedral, row.permutation) for row in rows), strict=True)
+    return Augmentations(np.array(elements, np.uint8), np.array(permutations, np.uint8))
 
 
 def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:

@@ -14,9 +14,9 @@ from data_prep.build import main
 from data_prep.corpus import pinned_corpus, ruler, ruler_corpus
 from data_prep.files import InputError
 from data_prep.overlap import pair_digest
-from data_prep.store import ARC_ARRAYS, ArcStore, load
+from data_prep.store import ArcStore, load
 from tests.conftest import run_module
-from tests.data_prep.material import as_json, random_task, verified
+from tests.data_prep.material import as_json, random_task, same_augmentations, verified
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ def test_the_same_command_makes_the_same_dataset(files: Files, out: Path) -> Non
         build(out.with_name(f"{seed}{i}"), "--source", source, "--seed", seed) for i, seed in enumerate("556")
     )
     assert first.manifest == second.manifest != other.manifest
-    assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARC_ARRAYS)
-    assert not np.array_equal(first.puzzle_permutations, other.puzzle_permutations)
+    assert all(np.array_equal(array, second.arrays()[name]) for name, array in first.arrays().items())
+    assert not same_augmentations(first.puzzle_augmentations, other.puzzle_augmentations)
 
 
 def test_a_path_may_hold_a_colon(files: Files, out: Path) -> None:

@@ -25,7 +25,8 @@ import orjson
 import torch
 
 from arc_trm.device import gpu_failure, own_gpu
-from data_prep.files import InputError, run_program, write_atomic
+from data_prep.files import InputError, write_atomic
+from data_prep.program import run_program
 from tests.gpu import stages
 from tests.gpu.stages import Facts, Setting
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from data_prep import build
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError
+from data_prep.program import run_program
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, write_tasks
 from tests.gpu.__main__ import KIT

@@ -45,7 +45,7 @@ from arc_trm.trainer import Trainer, Work
 from data_prep.files import read_json
 from data_prep.store import ArcStore, open_store
 from submission import solve
-from submission.clock import Speed
+from submission.budget import Speed
 from tests.benchmarks.bench_members import example_flops
 from tests.benchmarks.bench_training import FixedSource, rate, trainer_of
 from tests.golden.models import ModelCheck, read_tensors
