@@ -26,6 +26,7 @@ from accelerate.utils import DistributedType, InitProcessGroupKwargs, LoggerType
 from arc_trm.config import ModelConfig
 from arc_trm.layers import Network, swiglu_width
 from arc_trm.model import RecursiveModel, network, rotary_angles
+from arc_trm.optim import gpu_has_bf16
 from data_prep.files import InputError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -132,11 +133,6 @@ def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[flo
 
 
 # Arithmetic -----------------------------------------------------------------------------------------------------------
-
-
-def gpu_has_bf16(gpu: torch.device) -> bool:
-    """Whether a GPU computes in bf16 itself; where it is slowly emulated, torch reports it as supported too."""
-    return torch.cuda.get_device_capability(gpu)[0] >= 8
 
 
 def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -> torch.dtype:

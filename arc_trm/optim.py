@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from arc_trm.config import TrainConfig
-from arc_trm.device import gpu_has_bf16
 
 # Decays of the first and second moment, or of Muon's momentum.
 BETAS = (0.9, 0.95)
@@ -28,6 +27,11 @@ def learning_rate(step: int, base: float, warmup: int, total: int, min_ratio: fl
         return base * step / warmup
     progress = (step - warmup) / max(1, total - warmup)
     return base * (min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def gpu_has_bf16(gpu: torch.device) -> bool:
+    """Tell whether a GPU computes in bfloat16 natively; torch also reports GPUs that emulate it slowly."""
+    return torch.cuda.get_device_capability(gpu)[0] >= 8
 
 
 class AdamAtan2(torch.optim.Optimizer):
@@ -106,11 +110,10 @@ class Muon(AdamAtan2):
 def orthogonalised(matrices: Tensor) -> Tensor:
     """[k, m, n] with the singular vectors of the given matrices and singular values near 1, by Newton-Schulz.
 
-    In bfloat16 on a GPU that has it; a CPU may lack it, so there in float32.
+    Computes in bfloat16 on a GPU that has it, else in the precision of `matrices`.
     """
     a, b, c = NEWTON_SCHULZ
-    device = matrices.device
-    x = matrices.bfloat16() if device.type == "cuda" and gpu_has_bf16(device) else matrices
+    x = matrices.bfloat16() if matrices.is_cuda and gpu_has_bf16(matrices.device) else matrices
     wide = x if x.shape[1] <= x.shape[2] else x.mT
     wide = wide / (wide.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_STEPS):

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from arc_trm import train
 from arc_trm.checkpoint import read_export
+from arc_trm.metrics import read_reports
 from data_prep import build
 from data_prep.files import command_line, run_program
 
@@ -56,8 +55,8 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> t
 
 def judged(check: Check, folder: Path, steps: int) -> tuple[str, int]:
     """The same of a run that is finished, by the last score in its log; one without had its evaluation cut short."""
-    lines = [orjson.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
-    scores = [line[f"evaluation/{check.score}"] for line in lines if f"evaluation/{check.score}" in line]
+    name = f"evaluation/{check.score}"
+    scores = [report[name] for report in read_reports(folder / "metrics.jsonl") if name in report]
     if not scores:
         return f"{check.preset}: {steps} steps, not scored", NOT_FINISHED
     figure = f"{check.score} {scores[-1]:.1%} of held-out puzzles"

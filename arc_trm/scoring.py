@@ -21,9 +21,8 @@ from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor, Voter, outputs_of_store, shared_batches
-from arc_trm.run import Evaluate
 from arc_trm.sampler import evaluation_rows
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Evaluate, Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
 from data_prep.files import InputError, command_line, run_program, whole

@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from arc_trm import run
 from arc_trm.batches import arc_data, upload
 from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
@@ -56,9 +55,9 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     """A trainer that stands at the export: its weights, its rows for the tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
     data = arc_data(store, config, accelerator.device, accelerator.num_processes)
-    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1)
-    trainer.names = None if settings.forget else data.names
-    run.load_export(trainer, export)
+    names = None if settings.forget else data.names
+    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, names=names)
+    trainer.load_export(export)
     return trainer
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export
 from arc_trm.device import agreed_values, best_seconds
+from arc_trm.metrics import MetricLog
 from arc_trm.predict import Predictor, Voter, outputs_of_store
-from arc_trm.run import MetricLog
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
 from arc_trm.vote import Votes

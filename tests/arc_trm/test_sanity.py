@@ -47,7 +47,8 @@ def test_the_verdict(
 def test_the_last_score_decides(tmp_path: Path, score: float | None, line: str, status: int) -> None:
     scores = [] if score is None else [{"step": 3, "evaluation/exact_accuracy": 0.1}]
     scores += [] if score is None else [{"step": 7, "evaluation/exact_accuracy": score}]
-    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(map(orjson.dumps, [{"step": 1, "train/loss": 1.0}, *scores])))
+    reports = [{"step": 1, "train/loss": 1.0}, *scores]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(orjson.dumps(report) + b"\n" for report in reports))
     assert sanity.judged(CHECKS[0], tmp_path, 7) == (line, status)
 
 

@@ -30,7 +30,7 @@ from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
-from arc_trm import run, sanity, train
+from arc_trm import sanity, train
 from arc_trm.batches import ArcSource, sources_by_side
 from arc_trm.checkpoint import bit_digest
 from arc_trm.config import RunConfig
@@ -441,7 +441,7 @@ def checkpoint(s: Setting) -> Facts:
     trainer.train_step()
     wait_for(s.device)
     began = time.perf_counter()
-    run.save(trainer, s.work / "run", {"data_digest": ""})
+    trainer.save(s.work / "run", {"data_digest": ""})
     stall = time.perf_counter() - began
     size = sum(path.stat().st_size for path in (s.work / "run").rglob("*") if path.is_file())
     return {"seconds": rounded(stall, 3), "gb": rounded(size / GB, 3), "share_of_20_minutes": rounded(stall / 1200, 2)}
