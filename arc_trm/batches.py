@@ -16,16 +16,18 @@ from arc_trm.checkpoint import RowNames
 from arc_trm.config import RunConfig
 from arc_trm.sampler import BoardSampler, Integers, RandomBits, Rows, Sampler
 from data_prep.boards import BoardRows, BoardStore
-from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE, encode
+from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, EOS, IGNORE_LABEL, PAD, VOCAB_SIZE
 from data_prep.files import InputError
-from data_prep.grid import dihedral
+from data_prep.grid import DIHEDRAL_KEEPS_SHAPE, dihedral
 from data_prep.maze import is_valid_shortest, views
 from data_prep.store import ArcStore, open_store
 from data_prep.sudoku import bits_per_shuffle, is_valid, shuffles
 
 Device = torch.device | str
 # What an export says of its dataset, as the manifest has it.
-FACTS = ("recipe", "canvas", "leak", "held_out", "seed", "augmentations", "corpora")
+FACTS = ("recipe", "canvas", "leak", "held_out", "excluded", "generated", "seed", "augmentations", "corpora")
+# Grids turned and placed on their canvases in one go; a few MB of indices on the full canvas.
+PAIRS_AT_ONCE = 512
 # Every canvas size gets a multiple of this many slots: one, two and four processes share them evenly and train alike.
 SHARED_BY = 4
 
@@ -129,15 +131,45 @@ class ArcBatches:
 
 
 def _fill_bank(store: ArcStore, pairs: Integers, side: int) -> NDArray[np.uint8]:
-    """Empty lines, then the canvas of every grid in lines of side + 1 cells, uint8[pairs, 8, 2, 2, side, side + 1]."""
+    """Empty lines, then the canvas of every grid in lines of side + 1 cells, uint8[pairs, 8, 2, 2, side, side + 1].
+
+    Raises ValueError if the input, or the output of a training pair, does not fit.
+    """
+    shapes = store.pair_shapes[pairs].astype(np.int64).reshape(-1, 2, 2)
+    large = shapes.max(axis=2) > side
+    asked = np.stack((np.ones(len(pairs), bool), store.pair_training[pairs]), axis=1)
+    for pair, which in np.argwhere(large & asked)[:1].tolist():
+        task, (height, width) = store.groups[store.pair_groups[pairs[pair]]], shapes[pair, which].tolist()
+        raise ValueError(f"task {task.name}: a {height} x {width} grid does not fit a canvas of side {side}")
+    shapes[large] = 0
+    tokens = np.concatenate(([PAD, EOS], store.cells + np.uint8(COLOUR_OFFSET))).astype(np.uint8)
     bank = np.zeros((len(pairs), 8, 2, 2, side, side + 1), np.uint8)  # zero is PAD
-    for position, pair in enumerate(pairs.tolist()):
-        for which, grid in enumerate((store.input(pair), store.output(pair))):
-            if grid is None or (which and max(grid.shape) > side and not store.pair_training[pair]):
-                continue
-            for t in range(8):
-                bank[position, t, which, 1, :, :side] = encode(dihedral(grid, t), side=side).reshape(side, side)
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        part = slice(start, start + PAIRS_AT_ONCE)
+        for t in range(8):
+            places = _places(shapes[part], store.pair_offsets[pairs[part]], t, side)
+            bank[part, t, :, 1, :, :side] = tokens[places]
     return bank
+
+
+def _places(shapes: Integers, offsets: Integers, t: int, side: int) -> Integers:
+    """Where each canvas cell's token stands among PAD, EOS and the cells of all grids, [n, 2, side, side].
+
+    `shapes` [n, 2, 2] and `offsets` [n, 2] are of grids that dihedral element `t` turns and that sit at (0, 0). The
+    cells of a turned grid stand at equal distances along its rows and along its columns.
+    """
+    (corner, right), (below, _) = dihedral(np.arange(6).reshape(2, 3), t)[:2, :2].tolist()
+    height, width = shapes[..., 0], shapes[..., 1]
+    first = offsets + (corner // 3) * (height - 1) * width + (corner % 3 // 2) * (width - 1)
+    down, across = (np.sign(step - corner) * (width if abs(step - corner) == 3 else 1) for step in (below, right))
+    sizes = (height, width) if DIHEDRAL_KEEPS_SHAPE[t] else (width, height)
+    lines = np.arange(side)
+    within_rows, within_columns = (lines < size[..., None] for size in sizes)
+    ends_rows, ends_columns = (lines == size[..., None] for size in sizes)
+    steps = (first[..., None] + np.multiply.outer(down, lines))[..., None]
+    steps = steps + (np.multiply.outer(across, lines))[..., None, :]
+    border = ends_rows[..., None] & within_columns[..., None, :] | within_rows[..., None] & ends_columns[..., None, :]
+    return np.where(within_rows[..., None] & within_columns[..., None, :], steps + 2, border)
 
 
 def _token_tables(permutations: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -166,6 +198,7 @@ class ArcSource:
         task_rows: bool = False,
         own_colours: float = 0.0,
         mixed: bool = False,
+        generated: float = 0.0,
     ) -> None:
         """See ArcBatches and Sampler; raises ValueError as they do. With `task_rows` views are drawn afresh."""
         self.sampler = Sampler(
@@ -177,6 +210,7 @@ class ArcSource:
             fresh_views=task_rows,
             own_colours=own_colours,
             mixed=mixed,
+            generated=generated,
         )
         self.batches = ArcBatches(store, device, side, groups, task_rows)
         self.batch_size, self.side, self.seq_len = self.sampler.batch_size, side, self.batches.seq_len
@@ -323,6 +357,7 @@ def arc_data(store: ArcStore, config: RunConfig, device: torch.device, multiple:
         )
     settings: dict[str, Any] = {"seed": config.seed, "batch_size": train.batch_size, "device": device}
     settings |= {"task_rows": task_rows, "own_colours": train.own_colours, "mixed": train.sampling == "mixed"}
+    settings["generated"] = train.generated_share
     try:
         sources = sources_by_side(store, multiple=multiple, **settings) if windows else [ArcSource(store, **settings)]
     except ValueError as error:

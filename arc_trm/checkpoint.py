@@ -132,13 +132,13 @@ def write_export(folder: Path, export: Export) -> None:
 def read_export(path: Path) -> Export:
     """The export at `path`, which is an export folder, a run folder that holds one, or an export's JSON file."""
     where = standing_json(path, EXPORT)
+    if where is None and zipfile.is_zipfile(path):
+        command = f"python -m arc_trm.published import {path} PRESET --out DIR"
+        raise InputError(f"{path}: a torch file, expected an export; import it with `{command}`")
     if where is None:
         raise InputError(
             f"{path}: no checkpoint here, expected an export folder (export.json) or a run folder with one"
         )
-    if zipfile.is_zipfile(where):
-        command = f"python -m arc_trm.published import {where} PRESET --out DIR"
-        raise InputError(f"{where}: a torch file, expected an export; import it with `{command}`")
     tensors, facts = read_folder(where.parent, EXPORT, where.stem)
     names = facts["puzzle_names"]
     return Export(

@@ -147,6 +147,8 @@ class TrainConfig:
     sampling: Literal["visits", "mixed"] = "visits"
     """Give a task's pairs one after the other (the published rule), or draw a task and one of its pairs for every
     example, which gives a batch as many tasks as examples."""
+    generated_share: float = within(0.5, 0, 1)
+    """Share of generated pairs among the mixed examples of a task that has both kinds."""
     canvas: Literal["full", "sizes"] = "full"
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"

@@ -1,4 +1,4 @@
-"""Draw what training runs logged: a panel for each metric, a colour for each run.
+"""Draw the metrics of training runs: a panel for each metric, a colour for each run.
 
 python -m arc_trm.plot runs/arc1
 python -m arc_trm.plot runs/full-canvas runs/windows --out compared.png
@@ -19,7 +19,7 @@ COLUMNS = 4
 
 
 def read_run(folder: Path) -> Curves:
-    """Return the curves of the run in `folder`; raises InputError if its metrics.jsonl holds no report."""
+    """Read the curves of the run in `folder`; raises InputError if its metrics.jsonl holds no report."""
     path = folder / "metrics.jsonl"
     points: dict[str, list[tuple[float, float]]] = {}
     for report in read_reports(path):
@@ -32,8 +32,8 @@ def read_run(folder: Path) -> Curves:
 
 
 def draw(runs: Mapping[str, Curves]) -> bytes:
-    """The PNG of all metrics of runs by name: the logged values as faint points, their running means as lines."""
-    from matplotlib.figure import Figure  # here, because it takes time to import
+    """Return a PNG of the metrics of runs by name: logged values as faint points, running means as lines."""
+    from matplotlib.figure import Figure  # here, because importing it takes time
 
     metrics = sorted({name for curves in runs.values() for name in curves})
     rows = -(-len(metrics) // COLUMNS)
@@ -56,13 +56,13 @@ def draw(runs: Mapping[str, Curves]) -> bytes:
 
 
 def running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centred mean over a thirtieth of the n values, at the ends over what there is, float64 [n]."""
+    """Return the centred mean over a thirtieth of the values, fewer at the ends; both float64 [n]."""
     window = np.ones(2 * (len(values) // 60) + 1)
     return np.convolve(values, window, "same") / np.convolve(np.ones_like(values), window, "same")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw one picture; the exit status."""
+    """Draw one picture and return the exit status."""
     parser = command_line("arc_trm.plot", __doc__)
     parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run folders")
     parser.add_argument("--out", metavar="FILE", type=Path, help="the picture (default: curves.png in the first RUN)")

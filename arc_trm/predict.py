@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from arc_trm.batches import ArcBatches, Batch
+from arc_trm.checkpoint import Export
 from arc_trm.config import HaltingConfig
 from arc_trm.device import MOST_ELEMENTS, free_memory, out_of_memory, rows_at_once
 from arc_trm.model import Output, RecursiveModel, State
@@ -63,6 +64,16 @@ class Predictor:
     embedding: PuzzleEmbedding
     halting: HaltingConfig
     dtype: torch.dtype
+
+    @classmethod
+    def of_export(cls, export: Export, device: torch.device, dtype: torch.dtype = torch.float32) -> "Predictor":
+        """Make the predictor of an export; its one embedding row, 0, is the export's mean."""
+        model = RecursiveModel(export.model)
+        model.load_state_dict(export.weights)
+        embedding = PuzzleEmbedding(1, export.model.puzzle_width, device)
+        embedding.table.copy_(export.puzzle_mean)
+        model = model.to(device)
+        return cls(model, model, embedding, export.halting, dtype)
 
     def answer(self, batch: Batch) -> Answers:
         """The answers after the last supervision step."""

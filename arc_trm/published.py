@@ -146,14 +146,13 @@ def import_checkpoint(arguments: argparse.Namespace) -> int:
     trained = () if arguments.training_tasks is None else load(arguments.training_tasks).training_digests()
     facts |= {} if trained else {"training_tasks": UNKNOWN_TRAINING}
     mean = torch.zeros(model.puzzle_width) if table is None else mean_row(path, prefix + PUZZLE_TABLE, names)
-    kept = None if table is None or names is None or arguments.no_table else table.float()
-    kept_names = None if kept is None else names
-    write_export(arguments.out, Export(model, asked.halting, weights, mean, trained, kept, kept_names, facts))
     if table is not None and names is None and not arguments.no_table:
         print(f"note: the {len(table):,} puzzle embeddings have no names (--identifiers), so only their mean is kept")
+    names = None if arguments.no_table else names
+    kept = None if table is None or names is None else table.float()
+    write_export(arguments.out, Export(model, asked.halting, weights, mean, trained, kept, names, facts))
     count = sum(tensor.numel() for name, tensor in weights.items() if name != "initial")
-    rows = 0 if kept is None else len(kept)
-    print(f"wrote {arguments.out}: {model.recursion}, {count:,} parameters, {rows:,} puzzle embeddings")
+    print(f"wrote {arguments.out}: {model.recursion}, {count:,} parameters, {len(names or ()):,} puzzle embeddings")
     return 0
 
 
@@ -226,10 +225,9 @@ def _identifiers(path: Path | None, table: Tensor | None) -> tuple[str, ...] | N
     """Return the puzzle names in an identifiers file (a JSON list; index = row of the table)."""
     if path is None:
         return None
-    names = read_json(path)
+    names, rows = read_json(path), 0 if table is None else len(table)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{path}: expected a list of puzzle names")
-    rows = 0 if table is None else len(table)
     if len(names) != rows:
         raise InputError(f"{path}: {len(names)} names for a puzzle table of {rows} rows")
     return tuple(names)

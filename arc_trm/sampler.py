@@ -76,9 +76,9 @@ class Sampler:
     visit (published: once, when the dataset is built). And a puzzle cut by the end of a batch goes on in the
     next (published: its remaining examples are lost).
 
-    If `mixed`, passes over the groups in shuffled order follow each other, and a group gives one example at a time, a
-    random one of its training pairs, so that a batch holds as many groups as it can. A share of ORIGIN_SHARE is placed
-    at (0, 0), the others at random.
+    If `mixed`, passes over the groups in shuffled order follow each other, and a group gives one example at a time, so
+    that a batch holds as many groups as it can: with probability `generated` a random one of its generated pairs, if it
+    has any, else of its own. A share of ORIGIN_SHARE is placed at (0, 0), the others at random.
 
     With `fresh_views` no puzzle is drawn: every example gets a dihedral element of its own and, but for a share of
     `own_colours`, a colour permutation (0 stays 0).
@@ -97,17 +97,25 @@ class Sampler:
         fresh_views: bool = False,
         own_colours: float = 0.0,
         mixed: bool = False,
+        generated: float = 0.0,
     ) -> None:
         """Sample `groups` (indices into store.groups, None: all), skipping those without training pairs.
 
-        Raises ValueError when none has any, or when a training pair does not fit a window of `side` cells.
+        Raises ValueError if none has any, if a training pair does not fit a window of `side` cells, or if there are
+        generated pairs and the sampler is not `mixed`: one task after the other would fill batch after batch.
         """
         trains = store.pair_training if groups is None else store.pair_training & np.isin(store.pair_groups, groups)
         self._pairs = np.flatnonzero(trains)
         self.examples_per_epoch = len(self._pairs)  # of one pass over the groups
         if not len(self._pairs):
             raise ValueError(f"no training pair in {len(store.groups if groups is None else groups)} groups")
-        visited, self._sizes = np.unique(store.pair_groups[self._pairs], return_counts=True)
+        made = store.pair_generated[self._pairs]
+        if made.any() and not mixed:
+            raise ValueError("generated pairs need train.sampling mixed")
+        visited, places, self._sizes = np.unique(
+            store.pair_groups[self._pairs], return_inverse=True, return_counts=True
+        )
+        self._own_sizes, self._generated = np.bincount(places[~made], minlength=len(visited)), generated
         self._first_puzzles = store.group_puzzles[visited].astype(np.int64)
         self._puzzle_counts = store.group_puzzles[visited + 1].astype(np.int64) - self._first_puzzles
         self._limits = self._placement_limits(store, side)
@@ -119,13 +127,13 @@ class Sampler:
 
     def _placement_limits(self, store: ArcStore, side: int) -> Integers:
         """Exclusive bounds of row and column of every training pair without augmentation, int64[E, 2]."""
-        limits = np.empty((len(self._pairs), 2), np.int64)
-        for i, pair in enumerate(self._pairs):
-            height, width, output_height, output_width = store.pair_shapes[pair].tolist()
-            try:
-                limits[i] = placement_limits((height, width), (output_height, output_width), side)
-            except ValueError as error:
-                raise ValueError(f"task {store.groups[store.pair_groups[pair]].name}: {error}") from error
+        shapes = store.pair_shapes[self._pairs].astype(np.int64).reshape(-1, 2, 2)
+        limits: Integers = placement_limits((0, 0), (0, 0), side) - shapes.max(axis=1)
+        if (limits < 1).any():
+            first = int(np.argmax((limits < 1).any(axis=1)))
+            given, asked = (tuple(shape) for shape in shapes[first].tolist())
+            name = store.groups[store.pair_groups[self._pairs[first]]].name
+            raise ValueError(f"task {name}: grids of {given} and {asked} do not fit into a canvas of side {side}")
         return limits
 
     def rows(self, step: int, slots: slice) -> Rows:
@@ -160,13 +168,15 @@ class Sampler:
         source, groups = self._source(number), len(self._sizes)
         passes = np.argsort(_bits(source, (-(-self._plan_length // groups), groups)), axis=1, kind="stable")
         order = passes.ravel()[: self._plan_length]
-        firsts = np.cumsum(self._sizes) - self._sizes
-        members = firsts[order] + _below(_bits(source, order.shape), self._sizes[order])
+        # A group's own pairs come first.
+        own, sizes, firsts = self._own_sizes[order], self._sizes[order], (np.cumsum(self._sizes) - self._sizes)[order]
+        made = (own < sizes) & ((own == 0) | _chance(_bits(source, order.shape), self._generated))
+        members = firsts + np.where(made, own, 0) + _below(_bits(source, order.shape), np.where(made, sizes - own, own))
         puzzles = self._first_puzzles[order]
         if not self.fresh_views:
             puzzles = puzzles + _below(_bits(source, order.shape), self._puzzle_counts[order])
         rows = self._examples(source, puzzles, members)
-        kept = _bits(source, order.shape) >> np.uint64(11) < ORIGIN_SHARE * 2.0**53
+        kept = _chance(_bits(source, order.shape), ORIGIN_SHARE)
         rows.rows[kept] = rows.columns[kept] = 0
         return rows
 
@@ -201,6 +211,11 @@ def _below(bits: RandomBits, bounds: Integers) -> Integers:
     """Uniform integers in [0, bounds), by multiplying 32 random bits (bounds are far below 2**32)."""
     scaled = (bits >> np.uint64(32)) * bounds.astype(np.uint64) >> np.uint64(32)
     return scaled.astype(np.int64)
+
+
+def _chance(bits: RandomBits, probability: float) -> NDArray[np.bool_]:
+    """True with this probability."""
+    return np.asarray((bits >> np.uint64(11)) * 2.0**-53 < probability)
 
 
 def _views(bits: RandomBits, own_colours: float) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -317,6 +332,6 @@ def exploration(seed: int, step: int, slots: int, probability: float, max_steps:
     # that numpy promises for every version.
     philox = np.random.Philox(key=np.array([seed, EXPLORATION_KEY], np.uint64), counter=[0, step, 0, 0])
     bits = philox.random_raw(2 * slots).reshape(2, slots)
-    explores = (bits[0] >> np.uint64(11)) * 2.0**-53 < probability
+    explores = _chance(bits[0], probability)
     spread = _below(bits[1], np.array(max(max_steps - 1, 1)))
     return np.where(explores, np.minimum(spread + 2, max_steps), 0).astype(np.int32)

@@ -1,11 +1,10 @@
-"""Train small Sudoku and maze models from scratch, and say whether they learned.
+"""Train small Sudoku and maze models from scratch and check that they learn.
 
     python -m arc_trm.sanity --out runs/sanity
 
 Generates 6×6 Sudokus and 6×6 mazes, trains a small model on each for a fixed number of steps, and scores held-out
-puzzles: at least 95 % of the Sudokus exact, and 80 % of the mazes valid and shortest. How fast the machine is changes
-how long that takes and nothing else. Exit status 0: sound; 1: not sound; 3: cut short by --minutes or a signal, so that
-nothing is known.
+puzzles: at least 95 % of the Sudokus must be exact, and 80 % of the mazes valid and shortest. A slower machine only
+takes longer. Exit status 0: sound; 1: not sound; 3: cut short by --minutes or a signal, so without a verdict.
 """
 
 import math
@@ -16,11 +15,11 @@ from pathlib import Path
 
 from arc_trm import train
 from arc_trm.checkpoint import read_export
-from arc_trm.metrics import read_reports
+from arc_trm.plot import read_run
 from data_prep import build
 from data_prep.files import command_line, run_program
 
-NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 is that of wrong input
+NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 means wrong input
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Check:
 
     preset: str
     generate: tuple[str, ...]
-    score: str  # which figure of arc_trm.scoring
+    score: str  # a metric of arc_trm.scoring
     goal: float
 
 
@@ -40,7 +39,7 @@ CHECKS = (
 
 
 def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> tuple[str, int]:
-    """Generate, train and score; a line about it and the exit status. `deadline` is in time.monotonic seconds."""
+    """Generate, train and score; return a line about it and the exit status. `deadline`: time.monotonic seconds."""
     data, folder = out / f"{check.preset}-data", out / check.preset
     kind, *options = check.generate
     build.main([kind, "--generate", *options, "--out", str(data)])
@@ -54,18 +53,17 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> t
 
 
 def judged(check: Check, folder: Path, steps: int) -> tuple[str, int]:
-    """The same of a run that is finished, by the last score in its log; one without had its evaluation cut short."""
-    name = f"evaluation/{check.score}"
-    scores = [report[name] for report in read_reports(folder / "metrics.jsonl") if name in report]
-    if not scores:
+    """Return the same for a finished run by the last score in its log; without one, its evaluation was cut short."""
+    scores = read_run(folder).get(f"evaluation/{check.score}")
+    if scores is None:
         return f"{check.preset}: {steps} steps, not scored", NOT_FINISHED
-    figure = f"{check.score} {scores[-1]:.1%} of held-out puzzles"
+    figure = f"{check.score} {scores[1, -1]:.1%} of held-out puzzles"
     line = f"{check.preset}: {figure} after {steps} steps, goal {check.goal:.0%}"
-    return line, 0 if scores[-1] >= check.goal else NOT_SOUND
+    return line, 0 if scores[1, -1] >= check.goal else NOT_SOUND
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Perform the checks; other words go to the training program as they are."""
+    """Perform the checks and return the exit status; unknown options are passed to training."""
     parser = command_line("arc_trm.sanity", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for datasets and runs; must not hold a run yet")
     parser.add_argument("--only", choices=[check.preset for check in CHECKS], help="perform one of the two")

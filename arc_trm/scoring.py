@@ -18,8 +18,6 @@ from accelerate import Accelerator
 from arc_trm.batches import RULES, board_batch
 from arc_trm.checkpoint import read_export
 from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
-from arc_trm.model import RecursiveModel
-from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor, Voter, outputs_of_store, shared_batches
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import Evaluate, Trainer
@@ -142,13 +140,8 @@ def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) 
             f"{data} has {store.seq_len} of {store.vocab_size}"
         )
     accelerator = make_accelerator("none", checkpoint)
-    net = RecursiveModel(model)
-    net.load_state_dict(exported.weights)
-    net.to(accelerator.device)
-    embedding = PuzzleEmbedding(1, model.puzzle_width, accelerator.device)
-    embedding.table.copy_(exported.puzzle_mean)
     dtype = resolve_precision(precision, model, accelerator)
-    predictor = Predictor(net, net, embedding, exported.halting, dtype)
+    predictor = Predictor.of_export(exported, accelerator.device, dtype)
     started = time.perf_counter()
     figures = score_boards(predictor, store, batch_size, accelerator)
     return figures | {"puzzles_per_second": len(store.test) / (time.perf_counter() - started)}

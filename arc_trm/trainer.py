@@ -155,7 +155,6 @@ class Trainer:
         self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 trains only the puzzle embedding
         self.saved_step: int | None = None  # the step of the newest checkpoint
         self.should_stop: Callable[[], bool] = lambda: False  # tells an evaluation to end early; collective
-        self.watch: Callable[[Sequence[Supervised]], object] = lambda results: None  # called after every step
         device = accelerator.device
         self.model = (model or initial_model(config)).to(device)
         weights = self.model.token_embedding.dtype
@@ -285,8 +284,11 @@ class Trainer:
 
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def train_step(self) -> None:
-        """Take one optimiser step: a supervision step in every slot, then one update of all weights and rows."""
+    def train_step(self) -> list[Supervised]:
+        """Take one optimiser step: a supervision step in every slot, then one update of all weights and rows.
+
+        Returns what this process found in each of its micro-batches.
+        """
         if self.timed_steps == 0:
             self._began = time.monotonic()
         rule = self.config.halting
@@ -297,10 +299,10 @@ class Trainer:
         for result in results:
             for name, value in result.sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self.watch(results)
         self._average_gradients()
         self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
         self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
+        return results
 
     def _supervise(self, work: Work, minimum: Tensor | None = None) -> Supervised:
         """Run forward and backward passes of one micro-batch; advance its carry and accumulate the gradients.

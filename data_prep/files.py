@@ -199,7 +199,7 @@ def standing_json(path: Path, name: str) -> Path | None:
     """
     folders = (path, set_aside(path), path / name, set_aside(path / name))
     files = (path, *(folder / f"{name}.json" for folder in folders))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file() and file.suffix == ".json"), None)
 
 
 def refuse_other_files(folder: Path, what: str, known: Iterable[str]) -> None:

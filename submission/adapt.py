@@ -3,8 +3,8 @@
 New puzzles start from the mean embedding of the export. First the embeddings move alone, then everything.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,24 +14,21 @@ from torch import Tensor
 from arc_trm.batches import arc_data, upload
 from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
-from arc_trm.trainer import NonFiniteLoss, Supervised, Trainer
-from data_prep.progress import Progress
+from arc_trm.trainer import Supervised, Trainer
 from data_prep.store import ArcStore
-from submission.schedule import Unit
 from submission.settings import Settings
 
-# Batch slots when nothing is said: what a GPU needs to be busy, what keeps a step short on a CPU.
+# Default batch sizes: large enough to keep a GPU busy, small enough for short steps on a CPU.
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
-# Steps over which the figures of a task are means: one so many steps ago counts 1/e of the newest.
+# Time constant of the moving averages, in steps.
 RECENT = 1000
-MOST_HALVINGS = 3  # of the rates, after losses that are no numbers; the next such loss ends the adaptation
 WARMUP_STEPS = 200  # at most a tenth of all
 # Settings that training has by the same name.
 SAME = ("lr", "puzzle_lr", "ema", "precision", "compile")
 
 
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
-    """The trainer's configuration for adapting `export`; settings of 0 keep what the export was trained with."""
+    """Return the trainer's configuration for adapting `export`; settings of 0 keep what it was trained with."""
     model, halting = export.model, export.halting
     model = replace(model, deep_steps=settings.deep_steps or model.deep_steps)
     halting = replace(halting, max_supervision_steps=settings.supervision_steps or halting.max_supervision_steps)
@@ -47,12 +44,12 @@ def run_config(settings: Settings, export: Export, device: torch.device, process
 
 
 def shared_size(wanted: int, processes: int) -> int:
-    """The batch size, raised to a multiple of the processes that leaves every canvas size a slot in each."""
+    """Raise a batch size to a multiple of the processes that leaves every canvas size a slot in each."""
     return max(4, -(-wanted // processes)) * processes
 
 
 def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerator: Accelerator) -> Trainer:
-    """A trainer that stands at the export: its weights, its rows for the tasks that it knows, else its mean row."""
+    """Make a trainer that stands at the export: its weights, its rows of tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
     data = arc_data(store, config, accelerator.device, accelerator.num_processes)
     names = None if settings.forget else data.names
@@ -61,71 +58,20 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     return trainer
 
 
-@dataclass
-class Adaptation:
-    """The optimiser steps of one solving run, from one look at clock and loss to the next."""
-
-    trainer: Trainer
-    bar: Progress
-    metrics: dict[str, float] = field(default_factory=dict)  # as read last
-    halvings: int = 0  # of the learning rates
-    _good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
-
-    def take_steps(self, unit: Unit, over: Callable[[], bool], figures: Callable[[], str]) -> int:
-        """The steps of `unit`, fewer where all processes are told that it is `over`; how many.
-
-        Raises NonFiniteLoss, in all processes alike, after going back to the weights that were last seen to be finite
-        and halving the learning rates.
-        """
-        trainer = self.trainer
-        trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
-        if trainer.step == 0:
-            self.bar.begin()
-        if not self._good:  # the export, should the first steps diverge
-            self._good = [tensor.clone() for tensor in _moving(trainer)]
-        first = trainer.step
-        while trainer.step < first + unit.steps:
-            trainer.train_step()
-            # Before anything is measured, how many are planned is a guess.
-            self.bar.total = trainer.planned_steps if self.metrics else None
-            self.bar.update(1, figures())
-            if over():
-                break
-        try:
-            self.metrics = trainer.read_metrics()
-            trainer.check_finite()
-        except NonFiniteLoss:
-            for tensor, good in zip(_moving(trainer), self._good, strict=True):
-                tensor.copy_(good)
-            trainer.forget_momentum()
-            self.halve_rates()
-            raise
-        self._good = [tensor.clone() for tensor in _moving(trainer)]
-        return trainer.step - first
-
-    def halve_rates(self, times: int = 1) -> None:
-        """Train with half the learning rates from here on, or, where that is done several times, half of that again."""
-        self.halvings += times
-        config, factor = self.trainer.config, 0.5**times
-        train = replace(config.train, lr=config.train.lr * factor, puzzle_lr=config.train.puzzle_lr * factor)
-        self.trainer.config = replace(config, train=train)
-
-
 class TaskFigures:
-    """Loss and exact accuracy on the demonstrations of every task of late, gathered without waiting for the device."""
+    """Moving averages, per task, of loss and exact accuracy on the demonstrations; never waits for the device."""
 
     def __init__(self, store: ArcStore, trainer: Trainer) -> None:
-        """Watch the steps of `trainer`, whose embedding rows belong to the puzzles of `store`, or to its tasks."""
+        """Start at zero; the embedding rows of `trainer` belong to the puzzles of `store`, or to its tasks."""
         task_rows = trainer.config.model.embedding_rows == "task"
         owners = np.arange(len(store.groups)) if task_rows else store.puzzle_groups
         self._names, self._accelerator = [group.task_id for group in store.groups], trainer.accelerator
         self._owners = upload(owners.astype(np.int64), trainer.accelerator.device)
         # Of this process, for each task: sum of losses and how many they are; right answers, and how many ended.
         self._sums = torch.zeros(len(store.groups), 4, dtype=torch.float64, device=trainer.accelerator.device)
-        trainer.watch = self.add
 
     def add(self, results: Sequence[Supervised]) -> None:
-        """Count a step."""
+        """Count a step, whose `train_step` returned `results`."""
         self._sums *= 1 - 1 / RECENT
         for result in results:
             rows = result.rows
@@ -133,15 +79,15 @@ class TaskFigures:
             self._sums.index_add_(0, self._owners[result.puzzle_ids], torch.stack(figures, 1).double())
 
     def sums(self) -> Tensor:
-        """Over all processes, float64 [tasks, 4]; collective."""
+        """Return the sums over all processes, float64 [tasks, 4]; collective."""
         return self._accelerator.reduce(self._sums, "sum")
 
     def restore(self, sums: Tensor) -> None:
-        """Go on from what `sums` gave; one process has them all, so that they count once."""
+        """Go on from what `sums` returned; the main process takes them, so that they count once."""
         self._sums.copy_(sums * self._accelerator.is_main_process)
 
     def means(self) -> dict[str, dict[str, float]]:
-        """`loss` and `exact_accuracy` of each task that was seen (that ended, for the latter); collective."""
+        """Return `loss` and `exact_accuracy` of each task seen so far (ended, for the latter); collective."""
         found: dict[str, dict[str, float]] = {}
         for name, (loss, rows, exact, ended) in zip(self._names, self.sums().tolist(), strict=True):
             if rows:
@@ -150,17 +96,17 @@ class TaskFigures:
         return found
 
 
-def _moving(trainer: Trainer) -> list[Tensor]:
-    """All tensors that training moves, but for the optimiser's."""
+def moving(trainer: Trainer) -> list[Tensor]:
+    """Return all tensors that training moves, except the optimiser's."""
     averages = [] if trainer.ema is None else trainer.ema.averages
     return [*(p.detach() for p in trainer.model.parameters()), *averages, trainer.embedding.table]
 
 
 def step_work(trainer: Trainer) -> float:
-    """What an optimiser step is like, in tokens to be answered.
+    """Return how many answered tokens take as long as an optimiser step.
 
     A deep recursion costs T passes of a latent recursion forward, and 2 more backward in training; an answer takes
-    all supervision steps, forward alone.
+    all supervision steps, forward only.
     """
     tokens = sum(part.slots * part.source.seq_len for part in trainer.parts)
     deep_steps = trainer.config.model.deep_steps

@@ -1,4 +1,4 @@
-"""The whole road on two CPU cores: real tasks in, a scored submission.json and a report out.
+"""Run everything on two CPU cores: from real tasks to a scored submission.json and a report.
 
     make demo          or: python -m submission.demo [--out demo]
 
@@ -8,11 +8,11 @@ output takes part in the choice. The export that ships with the package (`submis
 it was trained) knows their demonstrations, as in the paper's protocol, and no test output of theirs. It answers every
 test input under VOTES augmentations, and the answers vote.
 
-Then it is adapted to a task of which it has seen nothing: the first by id of ARC-AGI-2 training that fits the canvas
-and shares no pair, in any rotation, reflection or colouring, with what it was trained on.
+Then it is adapted to an unseen task: the first by id of ARC-AGI-2 training that fits the canvas and shares no pair, in
+any rotation, reflection or colouring, with the training pairs.
 
-The amount of work is fixed and everything is computed in float32, so the score does not depend on how fast the machine
-is; another order of additions may tip a close vote.
+The amount of work is fixed and everything is computed in float32, so the score does not depend on the speed of the
+machine; another order of additions may tip a close vote.
 """
 
 import time
@@ -41,17 +41,17 @@ FIXED_WORK = ("--canvas=strict", "--train.precision=fp32", f"--augmentations={VO
 
 
 def fits(task: Task) -> bool:
-    """Whether what is visible of a task fits the smallest canvas."""
+    """Return whether the visible part of a task fits the smallest canvas."""
     return choose_side(TaskEntry.demonstrations_only(task).visible) == CANVAS_SIDES[0]
 
 
 def demo_tasks() -> list[Task]:
-    """The tasks that the rule above chooses, with their outputs."""
+    """Return the tasks that the rule above chooses, with their outputs."""
     return [task for task in pinned_corpus("arc1-evaluation").tasks if fits(task)]
 
 
 def unseen_tasks(training: Sequence[str]) -> Iterator[Task]:
-    """The tasks, by id, of which the rule above takes the first; `training`: lines of an export's training tasks."""
+    """Yield the unseen tasks, by id, given the lines about training tasks of an export."""
     seen = {digest.pair for line in training for digest in training_labels(line)}
     tasks = sorted(pinned_corpus("arc2-training").tasks, key=lambda task: task.task_id)
     known = {task.task_id for task in demo_tasks()}
@@ -61,7 +61,7 @@ def unseen_tasks(training: Sequence[str]) -> Iterator[Task]:
 
 
 def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *options: str) -> Path:
-    """Write the tasks and solve them; the submission."""
+    """Write the tasks, solve them, and return the path of the submission."""
     challenges, _ = write_tasks(tasks, out)
     submission = out / "submission.json"
     files = [f"--challenges={challenges}", f"--checkpoint={checkpoint}", f"--candidates={out / 'candidates.npz'}"]
@@ -70,14 +70,14 @@ def solve_by_command(tasks: Sequence[Task], out: Path, checkpoint: Path, *option
 
 
 def by_model(submission: Path) -> Scores:
-    """The scores of what the model predicted; guesses, where it said nothing, do not count."""
+    """Return the scores of the model's predictions; guesses that fill up do not count."""
     known = read_solutions(submission.with_name("solutions.json"))
     counts = read_summary(submission)["predicted_attempts"]
     return score_ranked(predictions(read_submission(submission), counts), known, k=2)
 
 
 def show_one(tasks: Sequence[Task], submission: Path, checkpoint: Path, solved: Scores) -> None:
-    """One task in the terminal, the first that is solved where there is one: its attempts, and the way to an answer."""
+    """Print the attempts and the film of the first solved task, or of the first task if none is solved."""
     names = [task.task_id for task in solved.per_task if task.solved]
     chosen = next((task for task in tasks if task.task_id in names), tasks[0])
     print(f"\n{show_attempts([chosen], read_submission(submission))}\n")
@@ -86,7 +86,7 @@ def show_one(tasks: Sequence[Task], submission: Path, checkpoint: Path, solved: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Solve, score, show; the exit status."""
+    """Solve, score and show, and return the exit status."""
     began = time.monotonic()
     made = command_line("submission.demo", __doc__)
     made.add_argument("--out", metavar="DIR", type=Path, default=Path("demo"), help="where everything goes (demo)")
@@ -100,9 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     solved = by_model(submission)
     lines = [f"{task.task_id}  {task.solved}/{task.total}" for task in solved.per_task] + solved.lines()
     write_atomic(out / "score.txt", ("\n".join(lines) + "\n").encode())
-    names = ("challenges.json", "solutions.json", "candidates.npz", "report.html")
-    challenges, solutions, candidates, page = (out / name for name in names)
-    write_report(submission, challenges, solutions, candidates, page, f"The demo: {len(tasks)} tasks of ARC-AGI-1")
+    challenges, solutions, page = out / "challenges.json", out / "solutions.json", out / "report.html"
+    title = f"The demo: {len(tasks)} tasks of ARC-AGI-1"
+    write_report(submission, challenges, solutions, out / "candidates.npz", page, title)
     show_one(tasks, submission, checkpoint, solved)
     print(f"\na task that the model has seen nothing of, {unseen.name}: adapting for {STEPS} steps")
     adaptation = f"--train.steps={STEPS}", "--train.lr=4e-4"

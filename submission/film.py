@@ -1,8 +1,8 @@
-"""How a model's answer to one puzzle changes from supervision step to supervision step.
+"""Show how the answer to one puzzle changes from supervision step to supervision step.
 
     python -m submission.film --checkpoint runs/arc1 --challenges challenges.json --task 00576224
 
-Shows the answer y and, beside it, the latent z read through the output head.
+Prints the answer y and, beside it, the latent z read through the output head.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,13 @@ from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
 from submission.session import read_exports
 
-# The task as given, for models that are told the augmentation: its dihedral element, then the tokens of ten colours.
+# The identity augmentation, for models that see it: its dihedral element, then the tokens of the ten colours.
 VIEW = [[0, *range(COLOUR_OFFSET, COLOUR_OFFSET + COLOURS)]]
-SYMBOLS = PAD_SYMBOL + EOS_SYMBOL + "0123456789"  # of every token
+SYMBOLS = PAD_SYMBOL + EOS_SYMBOL + "0123456789"  # by token
 
 
 class Frame(NamedTuple):
-    """What the model says after one supervision step."""
+    """The model's output after one supervision step."""
 
     canvases: list[list[str]]  # the answer, then the latents: rows of symbols
     halting: float  # probability
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
 @torch.no_grad()
 def film(exported: Export, embedding: Tensor, question: Grid, side: int) -> list[Frame]:
-    """A frame of every supervision step; `embedding` is float32 [w].
+    """Return a frame for every supervision step; `embedding` is float32 [w], `side` that of the canvas.
 
     Canvases are cut to the corner that the question and the last answer use.
     """
@@ -61,9 +61,9 @@ def film(exported: Export, embedding: Tensor, question: Grid, side: int) -> list
 
 
 def used_corner(answer: NDArray[np.uint8], question: Grid) -> tuple[int, int]:
-    """Height and width of what question and answer use of a canvas, uint8 [side, side], with their borders.
+    """Return height and width of the corner that question and answer, uint8 [side, side], use with their EOS borders.
 
-    Tokens beyond the EOS border are never trained and mean nothing.
+    Tokens beyond the EOS border are not trained and mean nothing.
     """
     side = len(answer)
     [height], [width] = largest_rectangles(answer.reshape(1, -1), side)
@@ -71,13 +71,13 @@ def used_corner(answer: NDArray[np.uint8], question: Grid) -> tuple[int, int]:
 
 
 def symbols(canvas: NDArray[np.uint8]) -> list[str]:
-    """Tokens, [height, width], as rows of symbols."""
+    """Return tokens, uint8 [height, width], as rows of symbols."""
     return ["".join(SYMBOLS[token] for token in row) for row in canvas.tolist()]
 
 
 def find_embedding(exported: Export, task: Task) -> tuple[Tensor, str]:
-    """The embedding of the unaugmented task and words that say where it is from: the task's own row, or the mean."""
-    owned = {task.task_id, pairs_digest(task.demonstrations)}  # rows are named by ids, or by digests of demonstrations
+    """Return the embedding of the unaugmented task, float32 [w], and its origin: the task's own row, or the mean."""
+    owned = {task.task_id, pairs_digest(task.demonstrations)}  # rows have either as name
     for row, name in enumerate(exported.puzzle_names or ()):
         if exported.puzzle_table is not None and name.rpartition("/")[2] in owned:
             return exported.puzzle_table[row].float(), "the task's own"
@@ -85,7 +85,7 @@ def find_embedding(exported: Export, task: Task) -> tuple[Tensor, str]:
 
 
 def show_steps(frames: Sequence[Frame]) -> Iterator[str]:
-    """Answer and latents of every step side by side; a step that changes neither is one line."""
+    """Yield answer and latents of every step side by side; a step that changes neither is one line."""
     for i, (canvases, halting) in enumerate(frames):
         line = f"step {i + 1} of {len(frames)}: halting probability {halting:.1%}"
         if i and canvases == frames[i - 1].canvases:
@@ -99,7 +99,7 @@ def show_steps(frames: Sequence[Frame]) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Film one puzzle; the exit status."""
+    """Print the film of one puzzle and return the exit status."""
     parser = command_line("submission.film", __doc__)
     add = parser.add_argument
     add("--checkpoint", metavar="DIR", type=Path, required=True, help="a run folder or an export")

@@ -1,12 +1,12 @@
-"""Bring a bundle to Kaggle, run its notebook there, fetch what it made, submit it.
+"""Upload a bundle to Kaggle, run its notebook there, fetch the output, submit it.
 
     python -m submission.kaggle push --bundle bundle       upload, run, wait, fetch output and log
-    python -m submission.kaggle output                     wait for the notebook that was pushed, and fetch
+    python -m submission.kaggle output                     wait for the pushed notebook, and fetch
     python -m submission.kaggle submit                     hand in the pushed version for the scored rerun
 
-Kaggle answers a push with success though it dropped a source, skips a file that could not be uploaded, and gives
-another machine for a name that it does not know. Each costs a day, so all is compared with what was asked for: files
-and sources at once, the machine by what the notebook found there.
+Kaggle reports success even if it dropped a source or skipped a file, and replaces a machine whose name it does not
+know. Each costs a day, so the result is compared with the request: files and sources at once, the machine by what the
+notebook found there.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from submission.package import NOTEBOOK, Bundle, read_bundle
 from submission.submission_file import read_submission, read_summary
 
 COMPETITION = "arc-prize-2026-arc-agi-2"
-# Kaggle's names of machines, and their GPUs; a name that it does not know silently gets a P100.
+# Kaggle's names of machines, and their numbers of GPUs; Kaggle silently replaces an unknown one by a P100.
 MACHINES = {"NvidiaL4": 4, "NvidiaTeslaT4": 2, "NvidiaTeslaP100": 1}
 RECORD = "push.json"
-ENDS = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")  # of a notebook's run, the good one first
-# In seconds: between two looks at something that takes its time, and when to give up on it.
+ENDS = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")  # last states of a notebook's run, success first
+# In seconds: the pause between two requests while waiting, and the longest waits.
 POLL, DATASET_WAIT, KERNEL_WAIT = 15.0, 3600.0, 13 * 3600.0
 NO_CREDENTIALS = "no Kaggle credentials that work: make a token at kaggle.com/settings, and set KAGGLE_API_TOKEN"
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What is pushed, and where; that of the last push is kept in push.json."""
+    """The bundle that is pushed, and its places on Kaggle; push.json records the last push."""
 
     dataset: str  # owner/slug
     kernel: str  # owner/slug of the notebook
@@ -50,7 +50,7 @@ class Pushed:
 
 
 class Refused(InputError):
-    """Kaggle did not do what it was asked; `status` is that of HTTP, None where there was no answer."""
+    """Kaggle refused a request; `status` is the HTTP status, None if there was no answer."""
 
     def __init__(self, message: str, status: int | None) -> None:
         super().__init__(message)
@@ -58,9 +58,9 @@ class Refused(InputError):
 
 
 def sign_in() -> Any:
-    """Kaggle's client (kaggle.api.kaggle_api_extended.KaggleApi); InputError without credentials that work.
+    """Return Kaggle's client, a KaggleApi; raises InputError without credentials that work.
 
-    Importing it tries to sign in. Where it cannot, it prints help and ends the program.
+    Importing the client signs in. If that fails, it prints help and exits.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -74,9 +74,9 @@ def sign_in() -> Any:
 
 
 def ask(what: str, request: Callable[..., Any], *words: Any, **options: Any) -> Any:
-    """What `request(*words, **options)` of the client returns; where it fails, raises Refused of one line."""
+    """Return `request(*words, **options)`, a call of the client; raises Refused, in one line, if it fails."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what the client prints is not our output
+        with contextlib.redirect_stdout(sys.stderr):  # the client prints, too
             return request(*words, **options)
     except (OSError, ValueError) as error:
         # The client turns some answers into ValueErrors of its own.
@@ -87,7 +87,7 @@ def ask(what: str, request: Callable[..., Any], *words: Any, **options: Any) -> 
 
 
 def wait(what: str, look: Callable[[], Any], seconds: float) -> Any:
-    """Look until there is a result, also after failures that may pass; InputError when none is there in time."""
+    """Call `look` until it returns a result, also after failures that may pass; raises InputError after `seconds`."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -107,8 +107,8 @@ def wait(what: str, look: Callable[[], Any], seconds: float) -> Any:
 
 
 def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
-    """Make the bundle the newest version of the dataset, unless it is that already; wait until Kaggle has it."""
-    # Goes up with the bundle, so that a listing tells which bundle's it is.
+    """Make the bundle the newest version of the dataset, unless it is already, and wait until Kaggle has it."""
+    # Uploaded with the bundle, so that a listing shows which bundle it is.
     marker = f"bundle-{pushed.bundle[:12]}.txt"
     wanted = {marker, *(path.name for path in bundle.files)}
     status, files = dataset_state(client, pushed.dataset)
@@ -133,17 +133,16 @@ def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
         status, files = dataset_state(client, pushed.dataset)
         if status in ("failed", "deleted"):
             raise InputError(f"dataset {pushed.dataset}: {status} while Kaggle processed it, expected ready")
-        # A new version is not the newest at once: "ready" may still speak of the one before.
+        # For a while, "ready" is the state of the version before.
         return files if marker in files else None
 
-    missing = wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT)
-    if missing:
+    if missing := wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT):
         names = ", ".join(sorted(missing))
         raise InputError(f"dataset {pushed.dataset}: lacks {names}, the upload dropped it; push again")
 
 
 def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
-    """Kaggle's word for the dataset's state, empty where there is none that we may see; its files where it is ready."""
+    """Return Kaggle's name of the dataset's state, empty if we may see none, and its files if it is ready."""
     try:
         status = str(ask(f"dataset {dataset}", client.dataset_status, dataset))
     except Refused as error:
@@ -152,8 +151,7 @@ def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
         raise
     if status != "ready":
         return status, set()
-    # A bundle has far fewer files than fit on a page.
-    page = ask(f"files of {dataset}", client.dataset_list_files, dataset, page_size=200)
+    page = ask(f"files of {dataset}", client.dataset_list_files, dataset, page_size=200)  # far more than a bundle has
     return status, {str(file.name) for file in page.files or []}
 
 
@@ -161,7 +159,7 @@ def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
 
 
 def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
-    """Push the bundle's notebook, which starts it; its version. InputError where Kaggle drops one of its sources."""
+    """Push the bundle's notebook, which starts it, and return its version; raises InputError for a dropped source."""
     what = f"kernel {pushed.kernel}"
     metadata = {
         "id": pushed.kernel,
@@ -190,7 +188,10 @@ def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
 
 
 def fetch(client: Any, pushed: Pushed, out: Path) -> None:
-    """Wait for the notebook's end, fetch log and output into `out`/output, check them; InputError when it failed."""
+    """Wait for the end of the notebook, fetch log and output into `out`/output and check them.
+
+    Raises InputError if the notebook failed, or if its output is not that of the pushed bundle.
+    """
     said = ""
 
     def ended() -> Any:
@@ -212,16 +213,15 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
 
 
 def check_output(folder: Path, pushed: Pushed) -> int:
-    """The number of tasks in the valid submission that the pushed bundle made; else raises InputError."""
-    made_by = str(read_json(folder / "bundle.json").get("bundle"))
-    if made_by != pushed.bundle:
+    """Return the number of tasks in the submission; raises InputError unless it is valid and of the pushed bundle."""
+    if (made_by := str(read_json(folder / "bundle.json").get("bundle"))) != pushed.bundle:
         found = f"made by bundle {made_by[:12]}, expected {pushed.bundle[:12]}"
         raise InputError(f"{folder}: {found}; is it an older run's?")
     return len(read_submission(folder / "submission.json"))
 
 
 def doubts(folder: Path, pushed: Pushed) -> list[str]:
-    """What speaks against handing in, a phrase each: the scored rerun can only do what the fetched run has proved."""
+    """Return the reasons not to submit: the scored rerun can do only what the fetched run has proved."""
     summary = read_summary(folder / "submission.json")
     gpus = summary.get("processes", 0) if str(summary.get("device")).startswith("cuda") else 0
     found = [] if gpus == MACHINES.get(pushed.machine, gpus) else [f"{gpus} GPUs worked of those of {pushed.machine}"]
@@ -254,7 +254,7 @@ def output(client: Any, arguments: argparse.Namespace) -> None:
 
 
 def submit(client: Any, arguments: argparse.Namespace) -> None:
-    """hand in the pushed version, whose output was fetched and found good, for the scored rerun: one try a day"""
+    """hand in the pushed version, whose output was fetched and is good, for the scored rerun: one try a day"""
     pushed = read_pushed(arguments.out)
     folder = arguments.out / "output"
     check_output(folder, pushed)
@@ -266,7 +266,7 @@ def submit(client: Any, arguments: argparse.Namespace) -> None:
 
 
 def read_pushed(out: Path) -> Pushed:
-    """What the last push did; raises InputError when there was none."""
+    """Read the record of the last push; raises InputError if there is none."""
     try:
         return Pushed(**read_json(out / RECORD))
     except TypeError as error:
@@ -274,24 +274,24 @@ def read_pushed(out: Path) -> Pushed:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run one command and return the exit status."""
     made = command_line("submission.kaggle", __doc__)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    adders = {}
     for command in (push, output, submit):
         own = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
         own.set_defaults(run=command)
-        add = own.add_argument
-        add("--out", metavar="DIR", type=Path, default=Path("kaggle-output"), help="what is fetched (kaggle-output)")
-        if command is push:
-            add("--bundle", metavar="DIR", type=Path, default=Path("bundle"), help="what to push (bundle)")
-            add("--owner", metavar="NAME", help="user or organisation that owns dataset and notebook (you)")
-            add("--dataset", metavar="SLUG", default="arc-trm-bundle", help="name of the dataset (arc-trm-bundle)")
-            add("--kernel", metavar="SLUG", default="arc-trm-submission", help="of the notebook (arc-trm-submission)")
-            add("--competition", metavar="SLUG", default=COMPETITION, help=f"the competition ({COMPETITION})")
-            add("--machine", choices=MACHINES, default=Pushed.machine, help="Kaggle's name of it (NvidiaL4: four)")
-            add("--no-wait", action="store_true", help="do not wait for the notebook to end")
-        if command is submit:
-            add("--anyway", action="store_true", help="whatever the public run has not proved")
+        add = adders[command] = own.add_argument
+        add("--out", metavar="DIR", type=Path, default=Path("kaggle-output"), help="folder to fetch to (kaggle-output)")
+    add = adders[push]
+    add("--bundle", metavar="DIR", type=Path, default=Path("bundle"), help="what to push (bundle)")
+    add("--owner", metavar="NAME", help="user or organisation that owns dataset and notebook (you)")
+    add("--dataset", metavar="SLUG", default="arc-trm-bundle", help="name of the dataset (arc-trm-bundle)")
+    add("--kernel", metavar="SLUG", default="arc-trm-submission", help="of the notebook (arc-trm-submission)")
+    add("--competition", metavar="SLUG", default=COMPETITION, help=f"the competition ({COMPETITION})")
+    add("--machine", choices=MACHINES, default=Pushed.machine, help="Kaggle's name of it (NvidiaL4: four)")
+    add("--no-wait", action="store_true", help="do not wait for the notebook to end")
+    adders[submit]("--anyway", action="store_true", help="even if the public run has not proved all")
     arguments = made.parse_args(argv)
     arguments.run(ask("signing in", sign_in), arguments)
     return 0

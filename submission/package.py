@@ -1,4 +1,4 @@
-"""Pack all that a notebook without internet needs into one folder, to be uploaded as a Kaggle dataset.
+"""Pack everything that a notebook without internet needs into one folder, to upload as a Kaggle dataset.
 
     python -m submission.package --checkpoint runs/arc1 --out bundle [--options "--votes 64"]
 
@@ -35,10 +35,10 @@ from submission.settings import read_launch_arguments
 FORMAT, VERSION = "arc-trm-bundle", 1
 NOTEBOOK = "kaggle_submission.ipynb"
 ROOT = Path(__file__).resolve().parents[1]
-# What the wheel is built from.
+# The sources of the wheel.
 PACKAGES = ("arc_trm", "data_prep", "submission")
 DESCRIPTION = ("pyproject.toml", "README.md", "LICENSE")
-# The time of every file in the wheel, in seconds since 1970: 1980, the first that a zip file can hold.
+# The time of every file in the wheel in seconds since 1970: 1980, the earliest that a zip file can hold.
 EPOCH = "315532800"
 LICENCES = """The program: MIT, below. The tasks that the checkpoint was trained on are not part of this folder;
 ARC-AGI-1, ARC-AGI-2 and the 2025 competition's are under Apache-2.0, ConceptARC under MIT, others under their own:
@@ -54,17 +54,17 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the manifest, and so of everything."""
+        """The SHA-256 of the manifest, which holds those of all other files."""
         return file_digest(self.folder / MANIFEST)
 
     @property
     def files(self) -> list[Path]:
-        """All files, the manifest among them."""
+        """All files, the manifest included."""
         return [self.folder / name for name in sorted([*self.manifest["digests"], MANIFEST])]
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """The bundle in `folder`; raises InputError when there is none, or a file in it is not what was written."""
+    """Read the bundle in `folder`; raises InputError if there is none, or if a file differs from its digest."""
     manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
         expected = f"expected {FORMAT} {VERSION} as submission.package writes it"
@@ -74,12 +74,12 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[str] = ()) -> Bundle:
-    """Write the bundle atomically; raises InputError where a part is missing, or as `read_exports` does.
+    """Write a bundle atomically; raises InputError if a part is missing, or as `read_exports` does.
 
-    The exports are export.json, export2.json, … in it. `options` are words for submission.solve, which
-    `submission.launch` adds to its own.
+    The exports become export.json, export2.json, …; `options` are words that `submission.launch` passes to
+    submission.solve.
     """
-    # Here, because it takes torch, which reading a bundle does not need.
+    # Here, because it imports torch, which reading a bundle does not need.
     from submission.session import read_exports
 
     exports, files = read_exports(checkpoints), dict[str, bytes]()
@@ -100,13 +100,13 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
 
 
 def build_wheel(root: Path, scratch: Path) -> Path:
-    """The project at `root` as a wheel, a file in the folder `scratch`; the same sources give the same bytes.
+    """Build the project at `root` as a wheel in the folder `scratch`; the same sources give the same bytes.
 
-    Works without a network. Raises InputError where `root` is no checkout, or pip fails.
+    Needs no network. Raises InputError if `root` is no checkout, or if pip fails.
     """
     if not (root / "pyproject.toml").is_file():
         raise InputError(f"{root}: no pyproject.toml, expected a checkout of the project")
-    # Of a copy, because setuptools leaves folders beside what it builds, and packs what it finds in them.
+    # From a copy, because setuptools leaves folders beside the sources, and packs what it finds in them.
     copy = scratch / "source"
     for package in PACKAGES:
         shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -123,20 +123,19 @@ def build_wheel(root: Path, scratch: Path) -> Path:
 
 
 def options_of_solving(text: str) -> list[str]:
-    """The words in `text`, for argparse; ends with status 2 where the notebook would refuse them."""
+    """Split `text` into words, for argparse; exits with status 2 if the notebook would refuse them."""
     words = shlex.split(text)
     read_launch_arguments(words)
     return words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Write a bundle and return the exit status."""
     parser = command_line("submission.package", __doc__)
-    several = "a run folder or an export; may be given several times"
-    parser.add_argument("--checkpoint", metavar="DIR", type=Path, required=True, action="append", help=several)
-    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
-    words = "for submission.solve there"
-    parser.add_argument("--options", metavar="WORDS", type=options_of_solving, default=[], help=words)
+    add, several = parser.add_argument, "a run folder or an export; may be given several times"
+    add("--checkpoint", metavar="DIR", type=Path, required=True, action="append", help=several)
+    add("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
+    add("--options", metavar="WORDS", type=options_of_solving, default=[], help="for submission.solve in the notebook")
     arguments = parser.parse_args(argv)
     bundle = write_bundle(arguments.checkpoint, arguments.out, arguments.options)
     size = sum(path.stat().st_size for path in bundle.files) / 1e6

@@ -225,20 +225,12 @@ def task_facts(material: Material, task: Task, found: Sequence[Answer]) -> list[
     return [fact for fact, holds in facts.items() if holds]
 
 
-class Markup(str):
-    """Text that a template does not escape."""
-
-    def __html__(self) -> str:
-        """Return the text as it is."""
-        return self
-
-
 def cell_size(room: int, *grids: Grid) -> int:
     """Return the side of a cell in pixels with which the largest of the grids takes about `room` pixels."""
     return max(3, min(28, room // max(max(grid.shape) for grid in grids)))
 
 
-def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> Markup:
+def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> str:
     """Return a grid as SVG, with a cross on cells that differ from a truth of the same size."""
     height, width = grid.shape
     colours, counts = np.unique(grid, return_counts=True)
@@ -253,7 +245,7 @@ def drawing(grid: Grid, cell: int, truth: Grid | None = None) -> Markup:
         cross = "".join(f"M{column + 0.25} {row + 0.25}l.5 .5m0 -.5l-.5 .5" for row, column in wrong.tolist())
         parts += [f'<path class="{name}" d="{cross}"/>' for name in ("cross under", "cross")]
     size = f'viewBox="0 0 {width} {height}" width="{width * cell}" height="{height * cell}"'
-    return Markup(f'<svg class="grid" {size}>{"".join(parts)}</svg>')
+    return f'<svg class="grid" {size}>{"".join(parts)}</svg>'
 
 
 @dataclass(frozen=True)
@@ -282,8 +274,8 @@ def read_material(
         found = f"has votes for none of the {len(tasks)} tasks"
         raise InputError(f"{candidates}: {found}, expected candidates of this submission")
     attempts = read_answers(submission, tasks, challenges)
-    chosen = [task for name in names or attempts for task in pick(tasks, name, str(challenges))]
-    return Material(chosen, attempts, ranked, read_summary(submission))
+    chosen = [task for name in names for task in pick(tasks, name, str(challenges))]
+    return Material(chosen or tasks, attempts, ranked, read_summary(submission))
 
 
 def write_report(

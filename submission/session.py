@@ -1,12 +1,29 @@
 """A solving run from its checkpoints to the finished file: one checkpoint after the other, plan, log, state."""
 
+import os
+import platform
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+
 from arc_trm.checkpoint import Export, read_export
-from arc_trm.device import agreed_values, make_accelerator
+from arc_trm.config import ModelConfig
+from arc_trm.device import (
+    PRECISIONS,
+    USE_CPU,
+    agreed_values,
+    describe_device,
+    gpu_failure,
+    make_accelerator,
+    own_gpu,
+    resolve_precision,
+)
 from arc_trm.metrics import MetricLog
 from arc_trm.signals import stop_on_signal
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
@@ -15,12 +32,10 @@ from data_prep.overlap import trained_on
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, pairs_digest
 from submission.adapt import BATCH_SIZES, run_config
-from submission.clock import RunClock
-from submission.forecast import forecast, plan_beside_fact, plan_lines
-from submission.hardware import chosen_precision, describe_tasks, leave_broken_gpu, table
+from submission.budget import RunClock
 from submission.resume import forget_state, identity, read_state
 from submission.settings import Settings
-from submission.solver import PREDICT_BATCHES, Solver
+from submission.solver import PREDICT_BATCHES, Solver, plan_beside_fact, plan_lines
 from submission.submission_file import SubmissionFile
 
 STOPPED_BY_SIGNAL = 143  # the status that a shell shows for a program ended by SIGTERM
@@ -98,7 +113,7 @@ def report_solver(solver: Solver) -> None:
     """Note in the summary, and print, how the work with one checkpoint went."""
     file, schedule = solver.file, solver.schedule
     file.note(adaptation_steps=schedule.step, seconds_per_step=schedule.stepping.seconds)
-    file.note(loss=solver.adaptation.metrics.get("loss"), augmentations=solver.augmentations)
+    file.note(loss=solver.metrics.get("loss"), augmentations=solver.augmentations)
     with solver.going_on("figures of the tasks"):
         file.note(demonstrations=solver.figures.means())
     if solver.planned is not None and solver.accelerator.is_main_process:
@@ -124,7 +139,7 @@ def show_plan(
     solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
     processes = gpus or accelerator.num_processes
-    lines += plan_lines(forecast(solver.schedule), solver.schedule, solver.trainer, processes)
+    lines += plan_lines(solver.schedule.plan(), solver.schedule, solver.trainer, processes)
     if accelerator.is_main_process:
         print("\n".join(lines), flush=True)
 
@@ -148,3 +163,60 @@ def provenance(tasks: Sequence[Task], exports: Sequence[Export], forget: bool) -
         "beyond_canvas": [task.task_id for task in tasks if choose_side(task) > largest],
         "known": [task.task_id for task in tasks if pairs_digest(task.demonstrations) in rows],
     }
+
+
+# What the run finds ----------------------------------------------------------------------------------------
+
+
+def leave_broken_gpu() -> None:
+    """Use the CPU if the GPU of this process does not work; raise InputError if that is one process of several."""
+    gpu = own_gpu()
+    failure = None if gpu is None else gpu_failure(gpu)
+    if failure is None:
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError(f"{gpu}: no operation works there ({failure}); start fewer processes, or one on the CPU")
+    print(f"note: {gpu} is there but does not work ({failure}); using the CPU", file=sys.stderr)
+    os.environ[USE_CPU] = "true"
+
+
+def chosen_precision(settings: Settings, model: ModelConfig, accelerator: Accelerator) -> str:
+    """Return the precision asked for, or the one that training `model` would take; the same in all processes."""
+    dtype = resolve_precision(settings.precision, model, accelerator)
+    return next(name for name, own in PRECISIONS.items() if own == dtype)
+
+
+def table(
+    accelerator: Accelerator, precision: str, file: SubmissionFile, exports: Sequence[Export], clock: RunClock
+) -> str:
+    """List what was found, a line each."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    device = f"{describe_device(accelerator)}, {precision}"
+    if accelerator.device.type == "cuda":
+        device += f", {torch.cuda.get_device_properties(accelerator.device).total_memory / 1e9:.1f} GB"
+    rows = [
+        ("mode", file.facts["mode"]),
+        *(("checkpoint", describe_export(export)) for export in exports),
+        ("device", device),
+        ("memory", f"{memory:.1f} GB, {os.cpu_count()} cores, {torch.get_num_threads()} threads"),
+        ("disk", f"{shutil.disk_usage(file.path.parent).free / 1e9:.1f} GB free at {file.path.parent}"),
+        ("challenges", describe_tasks(file.tasks)),
+        ("time", f"{duration_text(clock.budget)}, {duration_text(clock.reserve)} of them in reserve"),
+        ("software", f"Python {platform.python_version()}, torch {torch.__version__}, {sys.platform}"),
+    ]
+    return "\n".join(f"{name:10}  {text}" for name, text in rows)
+
+
+def describe_export(export: Export) -> str:
+    """Describe an export by digest, size and training."""
+    weights = sum(tensor.numel() for tensor in export.weights.values())
+    steps = export.facts.get("steps", "unknown")
+    digest, trained = export.facts["sha256"][:12], len(export.training_tasks)
+    return f"{digest}, {weights / 1e6:.2f} million weights, {steps} steps on {trained} tasks"
+
+
+def describe_tasks(tasks: Sequence[Task]) -> str:
+    """Count tasks and outputs, and tasks that ask for several."""
+    outputs = sum(len(task.tests) for task in tasks)
+    several = sum(len(task.tests) > 1 for task in tasks) / len(tasks)
+    return f"{len(tasks)} tasks, {outputs} outputs, {several:.0%} of the tasks with several"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import files
-from submission.clock import duration
 from submission.inputs import KAGGLE_INPUT, RERUN_SECONDS, affordable
 
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+# A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
+LONGEST = 8760 * 3600.0
 MOST_FOLDS = 10
 whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
 
@@ -32,6 +34,17 @@ def share(text: str) -> float:
     if amount(text) > 1:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 0 to 1")
     return amount(text)
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration such as 11h30m, 10m or 90s, for argparse."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+    understood = "".join(number + unit for number, unit in parts) == text
+    seconds = sum(float(number) * UNITS[unit] for number, unit in parts) if understood else 0.0
+    if not 0 < seconds <= LONGEST:
+        expected = f"a duration of at most {LONGEST / 3600:.0f}h, such as 11h30m, 10m or 90s"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return seconds
 
 
 def part(text: str) -> tuple[int, int]:

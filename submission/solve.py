@@ -26,7 +26,7 @@ from data_prep.files import InputError, refuse_input, run_program, standing_json
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission
-from submission.clock import RunClock, watchdog
+from submission.budget import RunClock, watchdog
 from submission.inputs import choose_rehearsal, find_challenges, find_exports, is_rerun, scale
 from submission.report import show_attempts
 from submission.score import known_scores

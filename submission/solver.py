@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
+from torch import Tensor
 
 from arc_trm.batches import Batch
-from arc_trm.checkpoint import Export
+from arc_trm.checkpoint import Export, Tensors
 from arc_trm.device import agreed_values, best_seconds
 from arc_trm.metrics import MetricLog
 from arc_trm.predict import Predictor, Voter, outputs_of_store
@@ -22,23 +23,27 @@ from arc_trm.vote import Votes
 from data_prep.canvas import CANVAS_SIDE
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
-from submission.adapt import MOST_HALVINGS, Adaptation, TaskFigures, make_trainer, step_work
-from submission.clock import RunClock
-from submission.forecast import Forecast, forecast, plan_lines
+from submission.adapt import TaskFigures, make_trainer, moving, step_work
+from submission.budget import LARGEST_PASS, Kind, Plan, RunClock, Schedule, Unit
 from submission.resume import Saved, write_state
-from submission.schedule import LARGEST_PASS, Kind, Schedule, Unit
 from submission.settings import LEAST_AUGMENTATIONS, LEAST_VISITS, MOST_AUGMENTATIONS, Settings
 from submission.submission_file import SubmissionFile
 
 PREDICT_BATCHES = {"cuda": 256, "cpu": 8}
 LIMITED = ("cuda",)  # devices that say when their memory runs out
+# Numbers that are kept for the backward pass, in units of tokens × width, by a layer in one pass of the network: as
+# counted for the paper's model.
+SAVED_BY_LAYER = 22
+# Copies of the weights: themselves, gradients, two moments, the average; weights and averages when last finite.
+COPIES = 7
 SAVE_EVERY = 20 * 60.0  # seconds
+MOST_HALVINGS = 3  # of the rates, after losses that are not finite; the next such loss ends the adaptation
 TASKS = "task_figures"  # the tensor of a state
 
 
 @dataclass
 class Solver:
-    """What solves with one checkpoint, on all processes; whatever clock or signal decides, they decide together."""
+    """Solve with one checkpoint, and own the state of that; all processes decide together what clock or signal ask."""
 
     export: Export
     settings: Settings
@@ -51,11 +56,14 @@ class Solver:
     saved: Saved | None = None  # where an earlier process was
     log: MetricLog | None = None  # of all checkpoints
     earlier_steps: int = 0  # of the checkpoints before
-    planned: Forecast | None = None
+    planned: Plan | None = None
     augmentations: int = field(init=False)
     store: ArcStore = field(init=False)
     trainer: Trainer = field(init=False)
-    adaptation: Adaptation = field(init=False)
+    bar: Progress = field(init=False)  # of the adaptation
+    metrics: dict[str, float] = field(default_factory=dict)  # of the newest steps
+    halvings: int = 0  # of the learning rates
+    good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
     figures: TaskFigures = field(init=False)
     voter: Voter = field(init=False)
     interrupted: Votes | None = None  # those before a pass that a signal ended
@@ -75,7 +83,7 @@ class Solver:
                 Kind.VOTE: self.vote_last,
                 Kind.SAVE: self.save,
             }
-            with self.adaptation.bar:
+            with self.bar:
                 while (unit := self.decide()).kind != Kind.END:
                     self.say_plan()
                     with self.clock.phase(unit.kind.value):
@@ -85,7 +93,7 @@ class Solver:
                         self.save(unit)
 
     def decide(self) -> Unit:
-        """What to do next, as the main process sees it; nothing more once any process was asked to stop."""
+        """Return what comes next, as the main process sees it; END once any process was asked to stop."""
         if self.trainer.agreed(self.stop()):
             return Unit(Kind.END)
         kinds, unit = list(Kind), self.schedule.next()
@@ -106,23 +114,23 @@ class Solver:
         asked = self.settings.augmentations
         self.build(asked if self.saved is None else self.saved.facts["augmentations"])
         if self.saved is not None:
-            self.restore(self.saved)
+            self.load_state_dict(self.saved)
         elif asked is None and self.schedule.adapts:
             [pace] = agreed_values([self.measured_pace()], self.accelerator)
             self.fit_puzzles(pace)
 
     def measured_pace(self) -> float:
-        """Seconds of the forward and backward passes of a step; moves nothing."""
+        """Measure the forward and backward passes of a step, in seconds; moves nothing."""
         return best_seconds(lambda: self.trainer.rehearse(self.trainer.work), 1, self.clock.now)
 
     def fit_puzzles(self, pace: float) -> None:
-        """Note what a step takes, in seconds; fewer puzzles where that leaves an embedding row too few steps, unless
-        their number was asked for.
+        """Note the seconds of a step; make fewer puzzles, unless their number was asked for, if an embedding row would
+        get too few steps.
         """
         self.guess_pace(pace)
         if self.settings.augmentations is not None or self.export.model.embedding_rows == "task" or pace <= 0:
             return
-        visits = forecast(self.schedule).steps * self.trainer.batch_size / len(self.store.groups)
+        visits = self.schedule.plan().steps * self.trainer.batch_size / len(self.store.groups)
         # Every process has its own clock, and all must build the same.
         [fewer] = agreed_values([max(LEAST_AUGMENTATIONS, visits // LEAST_VISITS - 1)], self.accelerator)
         if fewer < self.augmentations:
@@ -145,7 +153,7 @@ class Solver:
         self.store = build_store(entries, augmentations, settings.seed)
         self.trainer = make_trainer(settings, self.export, self.store, accelerator)
         quiet = not accelerator.is_main_process
-        self.adaptation = Adaptation(self.trainer, Progress("adapting", quiet=quiet, now=self.clock.now))
+        self.bar = Progress("adapting", quiet=quiet, now=self.clock.now)
         self.figures = TaskFigures(self.store, self.trainer)
         windows = self.trainer.config.train.canvas != "full"
         each = PREDICT_BATCHES.get(accelerator.device.type, PREDICT_BATCHES["cpu"])
@@ -175,7 +183,7 @@ class Solver:
             self.schedule.early_votes = 2
 
     def fits(self) -> bool:
-        """Whether a step fits into memory, in pieces if need be; otherwise there are votes without adaptation."""
+        """Return True if a step fits into memory, in pieces if need be; else there are votes without adaptation."""
         if self.accelerator.device.type in LIMITED:
             try:
                 self.trainer.fit_memory()
@@ -185,33 +193,44 @@ class Solver:
         return True
 
     def rows_of(self, start: int, stop: int) -> Rows:
-        """The rows that ask the puzzles start..stop of every task."""
+        """Return the rows that ask the puzzles start..stop of every task."""
         return self.rows[np.flatnonzero((self.order >= start) & (self.order < stop))]
 
     # --- state and plan ------------------------------------------------------------------------------------------
 
     def save(self, unit: Unit, compiling: bool = False) -> None:
-        """Keep all that another process needs to go on from here; `compiling` is what comes next."""
+        """Write the state of the run; `compiling` is what comes next."""
         with self.going_on("saving the state"):
-            tensors, facts = self.trainer.state_dict()
-            tensors[TASKS] = self.figures.sums()
-            facts |= {"run": self.identity, "number": self.number, "augmentations": self.augmentations}
-            facts |= {"earlier_steps": self.earlier_steps, "halvings": self.adaptation.halvings}
-            facts |= {"schedule": self.schedule.state(), "processes": self.accelerator.num_processes}
-            facts |= {"compiling": compiling}
-            facts |= {"spent": self.clock.spent, "phases": self.clock.phases}
-            write_state(self.file, tensors, facts, self.interrupted or self.file.tally.snapshot())
+            tensors, facts = self.state_dict()
+            votes = self.interrupted or self.file.tally.snapshot()
+            write_state(self.file, tensors, facts | {"compiling": compiling}, votes)
         self.schedule.saved()
 
-    def restore(self, saved: Saved) -> None:
-        """Go on from a state: its clock, its weights, its pace, its votes."""
+    def state_dict(self) -> tuple[Tensors, dict[str, Any]]:
+        """Return all that another process needs to go on, except the votes, as tensors and JSON facts; collective."""
+        tensors, facts = self.trainer.state_dict()
+        return {**tensors, TASKS: self.figures.sums()}, {
+            **facts,
+            "run": self.identity,
+            "number": self.number,
+            "earlier_steps": self.earlier_steps,
+            "augmentations": self.augmentations,
+            "halvings": self.halvings,
+            "schedule": self.schedule.state(),
+            "processes": self.accelerator.num_processes,
+            "spent": self.clock.spent,
+            "phases": self.clock.phases,
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from a state: its clock, weights, speeds and votes."""
         facts = saved.facts
         self.clock.resume(facts["spent"])
         for name, seconds in facts["phases"].items():
             self.clock.phases[name] = self.clock.phases.get(name, 0.0) + seconds
         self.trainer.load_state_dict(saved.tensors, facts)
         self.figures.restore(saved.tensors[TASKS].to(self.accelerator.device))
-        self.adaptation.halve_rates(facts["halvings"])
+        self.halve_rates(facts["halvings"])
         self.schedule.restore(facts["schedule"], facts["processes"] / self.accelerator.num_processes)
         if facts["compiling"] and self.schedule.compiles:
             self.schedule.compiles = False
@@ -227,7 +246,7 @@ class Solver:
         schedule = self.schedule
         paced = schedule.early_votes and (schedule.stepping.seconds is not None or not schedule.adapts)
         if self.planned is None and paced and schedule.answers.seconds is not None:
-            self.planned = forecast(schedule)
+            self.planned = schedule.plan()
             if self.accelerator.is_main_process:
                 processes = self.accelerator.num_processes
                 print("\n".join(plan_lines(self.planned, schedule, self.trainer, processes)), flush=True)
@@ -251,26 +270,62 @@ class Solver:
         torch.compiler.set_stance("eager_on_recompile")
 
     def adapt(self, unit: Unit) -> None:
-        """Some optimiser steps; after a loss that is no number the last good weights go on at half the rate."""
-        adaptation, adapts = self.adaptation, False
+        """Take some optimiser steps; after a loss that is not finite, go back to the last good weights, at half the
+        rate.
+        """
+        adapts = False
         with self.going_on("adaptation"):
             try:
-                words, began = self.adaptation_words(), self.clock.now()
-                over = self.stopwatch(began + unit.seconds)
-                count = adaptation.take_steps(unit, over, lambda: f"{words}, {self.time_left()}")
+                began = self.clock.now()
+                count = self.take_steps(unit)
                 self.schedule.stepped(count, self.clock.now() - began)
-                steps_per_second = adaptation.metrics["examples_per_second"] / self.trainer.batch_size
-                self.record({**adaptation.metrics, "steps_per_second": steps_per_second})
+                steps_per_second = self.metrics["examples_per_second"] / self.trainer.batch_size
+                self.record({**self.metrics, "steps_per_second": steps_per_second})
                 adapts = True
             except NonFiniteLoss as error:
+                for tensor, good in zip(moving(self.trainer), self.good, strict=True):
+                    tensor.copy_(good)
+                self.trainer.forget_momentum()
+                self.halve_rates()
                 self.file.trouble(f"adaptation, going on with earlier weights and half the rate: {error}")
-                adapts = adaptation.halvings <= MOST_HALVINGS
+                adapts = self.halvings <= MOST_HALVINGS
         self.schedule.adapts, self.schedule.step = adapts, self.trainer.step
+
+    def take_steps(self, unit: Unit) -> int:
+        """Take the steps of `unit`, fewer if its time is over; return how many.
+
+        Raises NonFiniteLoss, in all processes alike, if loss or weights are not finite afterwards.
+        """
+        trainer, over = self.trainer, self.stopwatch(self.clock.now() + unit.seconds)
+        trainer.planned_steps, trainer.trunk_factor = unit.planned_steps, float(unit.trunk)
+        if trainer.step == 0:
+            self.bar.begin()
+        if not self.good:  # the export, should the first steps diverge
+            self.good = [tensor.clone() for tensor in moving(trainer)]
+        first, words = trainer.step, self.adaptation_words()
+        while trainer.step < first + unit.steps:
+            self.figures.add(trainer.train_step())
+            # Before anything is measured, how many are planned is a guess.
+            self.bar.total = trainer.planned_steps if self.metrics else None
+            self.bar.update(1, f"{words}, {self.time_left()}")
+            if over():
+                break
+        self.metrics = trainer.read_metrics()
+        trainer.check_finite()
+        self.good = [tensor.clone() for tensor in moving(trainer)]
+        return trainer.step - first
+
+    def halve_rates(self, times: int = 1) -> None:
+        """Halve the learning rates from here on, so many times."""
+        self.halvings += times
+        config, factor = self.trainer.config, 0.5**times
+        train = replace(config.train, lr=config.train.lr * factor, puzzle_lr=config.train.puzzle_lr * factor)
+        self.trainer.config = replace(config, train=train)
 
     def adaptation_words(self) -> str:
         """Words for loss, speed and votes, as far as they are known."""
-        metrics, speed = self.adaptation.metrics, self.schedule.stepping.seconds
-        words = [f"loss {metrics['loss']:.3f}"] if metrics else []
+        speed = self.schedule.stepping.seconds
+        words = [f"loss {self.metrics['loss']:.3f}"] if self.metrics else []
         words += [f"{self.trainer.batch_size / speed:.3g} examples/s"] if speed else []
         return ", ".join([*words, f"{self.file.votes} votes"])
 
@@ -341,7 +396,7 @@ class Solver:
         return complete
 
     def stopwatch(self, end: float) -> Callable[[], bool]:
-        """What says, after every step or batch and to all processes alike, whether the next one would end too late."""
+        """Return a collective that is True, after a step or batch, if the next one would end too late."""
         last = self.clock.now()
 
         def over() -> bool:
@@ -354,3 +409,49 @@ class Solver:
 
 def _answered(predictor: Predictor, batch: Batch) -> None:
     predictor.answer(batch).halting.cpu()  # waits for the device
+
+
+# The plan, for readers -----------------------------------------------------------------------------------
+
+
+def plan_lines(planned: Plan, schedule: Schedule, trainer: Trainer, processes: int) -> list[str]:
+    """Lines that say what is planned, and what it means for the rows of the embedding table and for memory."""
+    batch, rows, pace = trainer.batch_size, len(trainer.embedding.table), schedule.step_seconds()
+    figures = {Kind.VOTE: f", {planned.votes} votes an output"}
+    if pace:
+        figures[Kind.ADAPT] = (
+            f", {planned.steps} steps of {batch} examples, {batch / pace:.4g} examples/s, "
+            f"{round(planned.steps * batch / rows, 1):g} supervision steps for each of {rows} embedding rows"
+        )
+    lines = [
+        f"plan      {kind.value}: {duration_text(seconds)}{figures.get(kind, '')}"
+        for kind, seconds in planned.seconds.items()
+        if seconds
+    ]
+    share = batch // processes
+    state, activations = memory(trainer, share)
+    held = f"{state / 1e9:.2g} GB of state, about {activations / 1e9:.2g} GB for a step of {share} examples at once"
+    return [*lines, f"plan      memory a process: {held}"]
+
+
+def memory(trainer: Trainer, examples: int) -> tuple[float, float]:
+    """Bytes of a process's state, and about the bytes that a step takes for `examples` at once."""
+    weights = sum(parameter.numel() for parameter in trainer.model.parameters())
+    state = 4.0 * (COPIES * weights + 2 * trainer.embedding.table.numel())
+    model = trainer.config.model
+    tokens = sum(part.slots * (part.source.seq_len + model.prefix) for part in trainer.parts) / trainer.batch_size
+    passes = model.layers * (model.latent_steps + 1)
+    kept = SAVED_BY_LAYER * tokens * model.hidden * passes * trainer.dtype.itemsize
+    return state, kept * examples
+
+
+def plan_beside_fact(planned: Plan, schedule: Schedule) -> str:
+    """One line: what was planned, and what came of it."""
+    phases = schedule.clock.phases
+    parts = [
+        f"{kind.value} {duration_text(seconds)} / {duration_text(phases.get(kind.value, 0.0))}"
+        for kind, seconds in planned.seconds.items()
+        if seconds
+    ]
+    parts += [f"steps {planned.steps} / {schedule.step}", f"votes an output {planned.votes} / {schedule.cast}"]
+    return f"plan / fact: {', '.join(parts)}"

@@ -22,7 +22,7 @@ from arc_trm import device
 from arc_trm.config import ModelConfig
 from arc_trm.device import bf16_is_faster, make_accelerator, peak_memory, resolve_precision
 from data_prep.files import InputError
-from submission.schedule import COMPILE_LIMIT
+from submission.budget import COMPILE_LIMIT
 
 # Fills and frees 64 MB twice, as it is and then with freed memory kept; prints how many new pages the second time took.
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""Curves of runs: what is read from the log, and the picture."""
+"""Curves of runs: reading the log, and the picture."""
 
 import json
 from pathlib import Path
@@ -76,7 +76,7 @@ def pixels_of(picture: Path, colour: tuple[int, int, int]) -> int:
     return int((pixels == colour).all(axis=-1).sum())
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_of_reports_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"metrics\.jsonl: not the log of a run \(.*No such file"):
         read_run(tmp_path)
     with pytest.raises(InputError, match="holds no report yet"):

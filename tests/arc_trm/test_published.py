@@ -1,4 +1,4 @@
-"""Published weights: what our exports make of them and back, and which files are refused."""
+"""Published weights: import and export bit for bit, and the files that import refuses."""
 
 import json
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ from arc_trm.config import HaltingConfig, RunConfig
 from arc_trm.model import RecursiveModel
 from arc_trm.presets import PRESETS
 from arc_trm.published import PUZZLE_TABLE, from_published, main
-from data_prep.files import InputError
+from data_prep.files import InputError, standing_json
 from data_prep.store import TaskEntry, build_store, save
 from tests.data_prep.material import random_task
 from tests.golden.models import from_settings
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, preset, message):
     assert message in import_error(tmp_path, published("att"), preset=preset)
 
 
-def test_names_must_fit_the_table(tmp_path):
+def test_identifiers_must_be_one_name_for_each_row_of_the_table(tmp_path):
     (tmp_path / "names.json").write_text('["<blank>", "a"]')
     message = import_error(tmp_path, published("att"), "--identifiers", str(tmp_path / "names.json"))
     assert "2 names for a puzzle table of 7 rows" in message
@@ -133,7 +133,7 @@ def test_names_must_fit_the_table(tmp_path):
         (lambda t: {}, "no published TRM or HRM"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(tmp_path, change, message):
+def test_a_file_with_other_tensors_is_refused(tmp_path, change, message):
     assert message in import_error(tmp_path, change(published("att")))
 
 
@@ -162,6 +162,7 @@ def test_a_torch_file_given_as_a_checkpoint_is_to_be_imported(tmp_path):
     torch.save(published("att"), tmp_path / "step_7")
     with pytest.raises(InputError, match=r"a torch file, .* `python -m arc_trm\.published import .*/step_7 PRESET"):
         read_export(tmp_path / "step_7")
+    assert standing_json(tmp_path / "step_7", "export") is None  # so that solving leaves an older submission alone
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path):
@@ -242,7 +243,7 @@ def test_an_export_of_our_own_becomes_a_published_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value"), [("embedding_rows", "task"), ("positions", "grid"), ("convolution", True)]
 )
-def test_what_the_published_code_lacks_is_not_exported_to_it(tmp_path, setting, value):
+def test_export_refuses_a_model_that_the_published_code_lacks(tmp_path, setting, value):
     model = replace(PRESETS["arc1"].model, hidden=24, heads=2, puzzle_width=7, seq_len=9, layers=1, **{setting: value})
     write_export(
         tmp_path / "ours", Export(model, HaltingConfig(), dict(RecursiveModel(model).state_dict()), torch.ones(7))

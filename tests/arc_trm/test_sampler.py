@@ -325,3 +325,27 @@ def test_a_fifth_of_the_mixed_examples_and_those_that_cannot_move_stand_at_the_c
     shapes = [augmented_shapes(STORE, *which) for which in zip(rows.puzzles, rows.pairs, strict=True)]
     ends = np.stack([rows.rows, rows.columns], axis=1) + np.array(shapes).max(1)
     assert ends.max() == 30
+
+
+def with_generated(count: int) -> ArcStore:
+    """Two tasks of two own pairs, the second without a share, and `count` generated pairs for the first."""
+    rng = np.random.default_rng(5)
+    entries = [TaskEntry.all_pairs(random_task(rng, name, [((3, 5), (2, 7))] * 2, [])) for name in "ab"]
+    made = random_task(rng, "a", [((7, 2), (3, 3))] * count, []).demonstrations
+    return build_store([replace(entries[0], generated=made), entries[1]], 0, seed=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_share_of_a_tasks_examples_are_generated_pairs(share: float) -> None:
+    store = with_generated(11)
+    rows = Sampler(store, seed=2, batch_size=4000, mixed=True, generated=share).rows(0, slice(None))
+    groups, made = store.pair_groups[rows.pairs], store.pair_generated[rows.pairs]
+    assert not made[groups == 1].any()
+    assert abs(made[groups == 0].mean() - share) < 0.05
+    assert len(np.unique(rows.pairs[made])) == 11 * (share > 0)
+    assert len(np.unique(rows.pairs[~made])) == (4 if share < 1 else 2)
+
+
+def test_generated_pairs_want_the_mixed_rule() -> None:
+    with pytest.raises(ValueError, match=r"generated pairs need train\.sampling mixed"):
+        Sampler(with_generated(3), seed=0, batch_size=7)

@@ -1,4 +1,4 @@
-"""The sanity check: its verdict is about learning alone, and what was cut short has none."""
+"""The sanity check judges only learning, and gives no verdict on a run that was cut short."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ SMALL = ("sudoku", "--side", "4", "--train-rows", "50", "--test-rows", "10")
         ((3,), "not finished: sudoku6 went so", 3),
     ],
 )
-def test_the_verdict(
+def test_the_exit_status_is_the_worst_of_all_checks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     statuses: tuple[int, ...],
@@ -44,11 +44,11 @@ def test_the_verdict(
         (None, "sudoku6: 7 steps, not scored", 3),
     ],
 )
-def test_the_last_score_decides(tmp_path: Path, score: float | None, line: str, status: int) -> None:
+def test_the_last_score_in_the_log_decides(tmp_path: Path, score: float | None, line: str, status: int) -> None:
     scores = [] if score is None else [{"step": 3, "evaluation/exact_accuracy": 0.1}]
     scores += [] if score is None else [{"step": 7, "evaluation/exact_accuracy": score}]
-    reports = [{"step": 1, "train/loss": 1.0}, *scores]
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(orjson.dumps(report) + b"\n" for report in reports))
+    lines = [orjson.dumps(line) + b"\n" for line in ({"step": 1, "train/loss": 1.0}, *scores)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
     assert sanity.judged(CHECKS[0], tmp_path, 7) == (line, status)
 
 
@@ -60,7 +60,7 @@ def test_the_last_score_decides(tmp_path: Path, score: float | None, line: str, 
         (0.0, ["--train.steps", "2", "--minutes", "0"], "not finished: sudoku4: 1 of 2 steps", 3),
     ],
 )
-def test_the_program(
+def test_main_trains_scores_and_stops_in_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from arc_trm.batches import ArcSource
-from arc_trm.sampler import Rows
+from arc_trm.sampler import Rows, Sampler
 from data_prep.canvas import IGNORE_LABEL, PAD, Placement
 from data_prep.corpus import pinned_corpus
 from data_prep.store import ArcStore, TaskEntry, build_store
@@ -60,13 +60,13 @@ class ReadyMade:
         return torch.from_numpy(self.inputs[index].astype(np.int32)), torch.from_numpy(labels)
 
 
-def examples_per_second(make: Callable[[int], object]) -> float:
+def examples_per_second(make: Callable[..., object], *more: object) -> float:
     """Examples a second of batches made and dropped; every repeat goes on where the last one stopped."""
     steps = count()
 
     def some_steps() -> None:
         for step in islice(steps, STEPS):
-            make(step)
+            make(step, *more)
 
     return STEPS * BATCH / median_seconds(some_steps)
 
@@ -83,6 +83,12 @@ def run() -> list[Row]:
     small = np.flatnonzero([group.side <= 16 for group in store.groups])
     small_source = ArcSource(store, seed=0, batch_size=BATCH, device="cpu", side=16, groups=small)
     window = examples_per_second(lambda step: small_source.offer(step, EVERY))
+    mixed = {
+        name: examples_per_second(
+            Sampler(store, seed=0, batch_size=BATCH, mixed=True, fresh_views=fresh, own_colours=0.3).rows, EVERY
+        )
+        for name, fresh in (("puzzle", False), ("task", True))
+    }
     size = f"{BATCH} examples of 900 tokens"
     threads = f"{torch.get_num_threads()} threads"
     return [
@@ -92,4 +98,8 @@ def run() -> list[Row]:
         Row("batches from finished arrays", size, finished, "examples/s", finished / plain, "numpy, in memory"),
         Row("batches augmented on the fly", size, full, "examples/s", full / plain, f"{threads}, goal 150,000"),
         Row("batches on a small window", f"{BATCH} examples of 256 tokens", window, "examples/s", None, threads),
+        *(
+            Row(f"mixed stream, rows a {name}", f"batches of {BATCH}", speed, "examples/s", None, "target >= 400,000")
+            for name, speed in mixed.items()
+        ),
     ]

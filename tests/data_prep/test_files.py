@@ -1,4 +1,4 @@
-"""What every program does when it fails: one line, status 2, whatever the names and whatever became of stdout."""
+"""Programs that fail print one line and exit with status 2, whatever the names and the state of stdout."""
 
 import subprocess
 import sys

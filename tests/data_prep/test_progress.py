@@ -1,4 +1,4 @@
-"""A bar on a terminal, a line a minute elsewhere; by a clock of the tests' own."""
+"""Progress is a bar on a terminal and a line a minute elsewhere; measured with a fake clock."""
 
 import io
 import sys

@@ -13,8 +13,7 @@ from arc_trm.checkpoint import read_export
 from arc_trm.device import make_accelerator
 from arc_trm.trainer import Trainer
 from submission import solver
-from submission.clock import RunClock
-from submission.schedule import Kind, Unit
+from submission.budget import Kind, RunClock, Unit
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_task

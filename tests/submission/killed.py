@@ -18,7 +18,7 @@ import torch
 
 from arc_trm.predict import Predictor
 from arc_trm.trainer import Trainer
-from submission import schedule, solve
+from submission import budget, solve
 from tests import kills
 from tests.conftest import ENDLESS
 from tests.submission.tiny import QUICK, assert_valid, make_export, tiny_tasks, write_challenges
@@ -65,7 +65,7 @@ def main() -> None:
     make_export(folder / "export")
     torch.set_num_threads(1)
     # A pass per puzzle: the file is written all the time, so that some kills fall into a write.
-    schedule.LARGEST_PASS = 1
+    budget.LARGEST_PASS = 1
     began = time.monotonic()
     there, voted, last = counted_out(folder)
     gap = (time.monotonic() - began) / last  # seconds from event to event, over which chance is spread

@@ -10,7 +10,7 @@ import sys
 
 from arc_trm.trainer import Trainer
 from submission import solve, solver
-from submission.schedule import Unit
+from submission.budget import Unit
 
 train_step, vote_last = Trainer.train_step, solver.Solver.vote_last
 where = sys.argv.pop(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import torch
 
-from submission import schedule, solver
+from submission import budget, solver
 from submission.resume import state_folder
 from tests import kills
 from tests.submission.killed import run
@@ -55,7 +55,7 @@ def main() -> None:
     write_challenges(folder / "challenges.json", TASKS)
     make_export(folder / "export")
     solver.SAVE_EVERY = 0.0
-    schedule.LARGEST_PASS = 1
+    budget.LARGEST_PASS = 1
     (folder / "whole").mkdir()
     whole = folder / "whole" / "submission.json"
     states = counted_out(folder, whole)

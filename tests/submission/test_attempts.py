@@ -1,4 +1,4 @@
-"""Every output gets two attempts, different ones, in order; the file carries just that."""
+"""Every output gets two different attempts, in order, and the file holds exactly these."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The demo's promises: its rules, the export that ships, a fixed amount of work, and that it is the real road."""
+"""The demo: its rules, the export that ships, a fixed amount of work, and a run of the real programs."""
 
 from dataclasses import replace
 from pathlib import Path

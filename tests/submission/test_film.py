@@ -1,4 +1,4 @@
-"""Films: step by step what prediction answers at once, the right embedding, and the terminal."""
+"""Films: the frames end with the answer of prediction, use the task's own embedding, and print in the terminal."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -222,7 +222,7 @@ def test_what_was_fetched_stays_until_all_is_fetched_again(
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
 
 
-def test_an_organisation_may_own_it(ran: FakeKaggle, call: Callable[..., int]) -> None:
+def test_owner_names_and_machine_can_be_chosen(ran: FakeKaggle, call: Callable[..., int]) -> None:
     assert call("push", "--owner", "team", "--dataset", "other-name", "--machine", "NvidiaTeslaT4", "--no-wait") == 0
     assert "team/other-name" in ran.datasets
     assert ran.asked("SaveKernel")[0]["machineShape"] == "NvidiaTeslaT4"
@@ -313,7 +313,7 @@ def test_an_answer_that_is_no_json_is_one_line(ran: FakeKaggle, call: Callable[.
         call("push")
 
 
-def test_no_server_is_one_line(
+def test_a_refused_connection_is_one_line(
     site: FakeKaggle, call: Callable[..., int], bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = importlib.import_module("kagglesdk.kaggle_env")
@@ -399,7 +399,7 @@ def test_the_record_of_a_push_without_its_machine_is_read(
         call("submit")
 
 
-def test_before_a_push_there_is_nothing_to_ask(site: FakeKaggle, call: Callable[..., int]) -> None:
+def test_output_and_submit_need_the_record_of_a_push(site: FakeKaggle, call: Callable[..., int]) -> None:
     for command in ("output", "submit"):
         with pytest.raises(InputError, match=r"push.json: cannot read \(No such file or directory\)"):
             call(command)
@@ -431,7 +431,7 @@ def test_a_failure_to_sign_in_is_one_line(site: FakeKaggle, status: int) -> None
         kaggle.main(["output"])
 
 
-def test_the_program_ends_with_one_line(home: Path) -> None:
+def test_the_program_without_credentials_ends_with_one_line(home: Path) -> None:
     """The real program in a process of its own, whose client prints help and exits while it is imported."""
     ran = run_module("submission.kaggle", "output")
     assert (ran.returncode, ran.stdout) == (2, "")

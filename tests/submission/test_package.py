@@ -79,13 +79,13 @@ def test_packing_leaves_nothing_in_the_checkout(bundle: Bundle) -> None:
         ([1], "not the manifest of a bundle"),
     ],
 )
-def test_what_is_no_bundle_is_refused(tmp_path: Path, manifest: object, message: str) -> None:
+def test_another_manifest_is_refused(tmp_path: Path, manifest: object, message: str) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=message):
         read_bundle(tmp_path)
 
 
-def test_nothing_else_is_replaced(bundle: Bundle, tmp_path: Path) -> None:
+def test_only_an_older_bundle_is_replaced(bundle: Bundle, tmp_path: Path) -> None:
     words = ["--checkpoint", str(bundle.folder), "--out", str(tmp_path)]
     (tmp_path / "manifest.json").write_text('{"format": "arc-trm-dataset"}')
     with pytest.raises(InputError, match=r"holds manifest\.json, expected a new folder or an older bundle"):

@@ -189,7 +189,7 @@ def test_other_tasks_are_refused(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x.html").exists()
 
 
-def test_another_title(folder: Path, tmp_path: Path) -> None:
+def test_the_title_can_be_chosen(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.html"
     assert main([*arguments(folder), "--title", "A & B", "--out", str(out)]) == 0
     assert "<title>A &amp; B</title>" in out.read_text()
@@ -371,7 +371,7 @@ def test_an_evil_id_is_only_a_text(browser: Browser, folder: Path) -> None:
     assert browser.complaints == []
 
 
-def test_looks_change_the_page(browser: Browser, folder: Path) -> None:
+def test_the_page_follows_theme_and_paper(browser: Browser, folder: Path) -> None:
     colours = {"dark": "rgb(18, 21, 25)", "light": "rgb(244, 245, 247)"}
     for scheme, colour in colours.items():
         features = [{"name": "prefers-color-scheme", "value": scheme}]

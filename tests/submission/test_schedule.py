@@ -11,9 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from submission.clock import RunClock, Speed, duration
-from submission.forecast import forecast
-from submission.schedule import COMPILE_LEAST, COMPILE_LIMIT, FIRST_SHARE, LARGEST_PASS, Kind, Schedule, Unit, passes
+from submission.budget import (
+    COMPILE_LEAST,
+    COMPILE_LIMIT,
+    FIRST_SHARE,
+    LARGEST_PASS,
+    Kind,
+    RunClock,
+    Schedule,
+    Speed,
+    Unit,
+    passes,
+)
+from submission.settings import duration
 from tests.conftest import Clock
 
 
@@ -336,7 +346,7 @@ def test_a_schedule_that_is_restored_goes_on_as_if_nothing_had_been(machine: Mac
 def test_the_plan_is_what_then_happens() -> None:
     machine = Machine(7200, 7, 65, step_time=1.0, answer_time=0.5)
     machine.schedule.stepping.seconds, machine.schedule.answers.seconds = 1.0, 0.5
-    planned = forecast(machine.schedule)
+    planned = machine.schedule.plan()
     assert (machine.schedule.step, machine.clock.time) == (0, 100.0), "it is only thought"
     machine.schedule.stepping.add("step", 1, 500.0)
     machine.schedule.stepping.settle()
@@ -352,7 +362,7 @@ def test_the_plan_is_what_then_happens() -> None:
 def test_the_plan_leaves_votes_their_time_where_steps_take_minutes() -> None:
     machine = Machine(42_300, 7, 8, step_time=400.0, answer_time=60.0, batch=7)
     machine.schedule.stepping.seconds, machine.schedule.answers.seconds = 400.0, 60.0
-    assert forecast(machine.schedule).votes == 8
+    assert machine.schedule.plan().votes == 8
     assert machine.run().votes == [8] * 7
 
 

@@ -78,7 +78,7 @@ def test_text_names_the_three_scores_with_their_counts(capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("folder")
-def test_per_task_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_per_task_prints_solved_and_asked_outputs_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SCORE, "--per-task"]) == 0
     assert capsys.readouterr().out.splitlines()[:4] == ["none  0/1", "one  1/1", "two  1/2", "three  1/3"]
     assert main([*SCORE, "--per-task", "--json"]) == 0
@@ -316,7 +316,7 @@ def test_scoring_imports_neither_torch_nor_the_task_package(folder: Path) -> Non
     assert program.stdout.splitlines()[-1] == "set()"
 
 
-def test_the_command_ends_with_its_status(folder: Path) -> None:
+def test_the_program_exits_with_the_status_of_main(folder: Path) -> None:
     def status(*arguments: str) -> tuple[int, str, str]:
         command = [sys.executable, "-m", "submission.score", *arguments]
         environment = {"PYTHONPATH": str(REPOSITORY)}

@@ -21,7 +21,7 @@ from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
 from submission.attempts import draft_submission
-from submission.schedule import Unit
+from submission.budget import Unit
 from submission.settings import Settings, add_settings, read_solve_arguments, solve_parser
 from submission.solver import Solver
 from submission.submission_file import read_submission

@@ -143,10 +143,10 @@ WITHOUT_A_COMPILER = """
 import threading
 from pathlib import Path
 from arc_trm import trainer
-from submission import schedule, solve
+from submission import budget, solve
 from tests import kills
 
-schedule.COMPILE_LIMIT = 1.0
+budget.COMPILE_LIMIT = 1.0
 trainer.compile_networks = lambda *arguments: threading.Event().wait()
 for status, more in ((1, []), (0, ["--resume"])):
     child = kills.fork(lambda: solve.main({words} + more), {log})

@@ -19,9 +19,7 @@ from arc_trm.trainer import Trainer
 from data_prep import progress
 from data_prep.canvas import VOCAB_SIZE
 from submission import solver as solver_module
-from submission.clock import RunClock
-from submission.forecast import forecast
-from submission.schedule import Kind
+from submission.budget import Kind, RunClock
 from submission.settings import Settings
 from submission.solver import Solver
 from submission.submission_file import SubmissionFile, read_submission
@@ -379,7 +377,7 @@ def test_a_task_has_as_many_puzzles_as_the_pace_allows(
     rows = len(solver.trainer.embedding.table)
     assert rows == 3 * (solver.augmentations + 1)
     if solver.augmentations > 15:
-        assert forecast(solver.schedule).steps * 4 / rows >= 55
+        assert solver.schedule.plan().steps * 4 / rows >= 55
     assert solver.schedule.stepping.seconds == pace
 
 

@@ -1,4 +1,4 @@
-"""What solving writes: the file that is always valid, votes, summaries."""
+"""The files that solving writes: a submission that is always valid, votes, summaries."""
 
 from pathlib import Path
 
@@ -143,7 +143,7 @@ def test_a_task_whose_fallbacks_fail_gets_a_plain_answer(tmp_path: Path, monkeyp
 # The summary ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_about_a_checkpoint_is_not_claimed() -> None:
+def test_remarks_say_only_what_the_summary_says() -> None:
     assert remarks({}) == []
     assert remarks({"checkpoint": "c"}) == ["checkpoint c"]
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from submission.clock import RunClock, watchdog
+from submission.budget import RunClock, watchdog
 from tests.conftest import HANG
 
 

@@ -16,8 +16,7 @@ from arc_trm.batches import Batch
 from arc_trm.predict import Answers, Predictor
 from arc_trm.trainer import Trainer
 from submission import solve, solver
-from submission.clock import RunClock
-from submission.schedule import Unit
+from submission.budget import RunClock, Unit
 from tests import kills
 
 STEP_SECONDS = 400.0

@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from arc_trm.checkpoint import read_export
 from arc_trm.config import ModelConfig
 from data_prep.files import InputError
-from submission.clock import RunClock
-from submission.hardware import chosen_precision, leave_broken_gpu, table
+from submission.budget import RunClock
+from submission.session import chosen_precision, leave_broken_gpu, table
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 from tests.submission.tiny import make_export, tiny_tasks
