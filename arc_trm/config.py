@@ -49,7 +49,7 @@ class ModelConfig:
     patch: int = within(1, 1)
     """Side of the square of cells that one canvas position holds; 1: a position for every cell (the paper)."""
     recursion: Recursion = "answer_and_latent"
-    """What one latent recursion does."""
+    """Kind of latent recursion."""
     latent_steps: int = within(6, 1)
     """Updates of z in a latent recursion (n)."""
     latents: int = within(0, 0)
@@ -63,7 +63,7 @@ class ModelConfig:
     puzzle_width: int = within(512, 0)
     """Numbers in a puzzle embedding; they fill the first positions of the prefix."""
     embedding_rows: Literal["puzzle", "task"] = "puzzle"
-    """What owns a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
+    """Owner of a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
     its row; the model is told the augmentation in the last eleven positions of the prefix (one for the dihedral
     element, ten for the colours), and training draws a new one for every example."""
     tied_embedding: bool = False
@@ -153,14 +153,14 @@ class TrainConfig:
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU; on a CPU fp32, or bf16
-    where that is measured to be faster."""
+    if that is measured to be faster."""
     compile: bool = False
     """Compile the networks (torch.compile); without, and with one line that says why, if that fails."""
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What a run reports and keeps."""
+    """Reports, evaluations and checkpoints of a run."""
 
     every: int = within(10, 1)
     """Optimiser steps between two readings of the metrics from the device, which are logged."""
@@ -232,7 +232,7 @@ def check_config(config: RunConfig) -> None:
             limits = f"at least {least}" if most == math.inf else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
     head_size = config.model.hidden // config.model.heads
-    # Rotary positions turn the numbers of a head in pairs, as many by row as by column where they tell these apart.
+    # Rotary positions turn the numbers of a head in pairs, half of them by row and half by column for a grid.
     turned = 4 if config.model.positions == "grid" else 2
     if config.model.mixer == "attention" and (head_size < 2 or head_size % turned):
         raise InputError(
