@@ -586,12 +586,9 @@ class Trainer:
             # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
             copy = value.clone() if kind == "step" else value.to(parameters[name], copy=True)
             self.optimiser.state[parameters[name]][kind] = copy
-        table, known = tensors[TABLE], None
-        if self.names is not None and facts["puzzle_groups"] is not None:
-            names = RowNames.from_tensors(below(tensors, ROWS), facts["puzzle_groups"])
-            known = self._load_rows(names, table, table.mean(0))
-        else:
-            self.embedding.table = table.to(self.embedding.table, copy=True)
+        owners = facts["puzzle_groups"]
+        names = None if owners is None else RowNames.from_tensors(below(tensors, ROWS), owners)
+        known = self._load_rows(names, tensors[TABLE], tensors[TABLE].mean(0))
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
         self.step, self.metric_steps, self.timed_steps = facts["step"], facts["metric_steps"], 0
         # One process goes on with the sums of all, so that they count once.
@@ -623,18 +620,20 @@ class Trainer:
         self.embedding.table = mean.repeat(len(self.embedding.table), 1)
         if exported.puzzle_table is None or not exported.puzzle_names or self.names is None:
             return 0
-        return self._load_rows(RowNames.of_owners(exported.puzzle_names), exported.puzzle_table, mean)
+        return self._load_rows(RowNames.of_owners(exported.puzzle_names), exported.puzzle_table, mean) or 0
 
-    def _load_rows(self, names: RowNames, table: Tensor, fresh: Tensor) -> int:
+    def _load_rows(self, names: RowNames | None, table: Tensor, fresh: Tensor) -> int | None:
         """Take rows of `table` [n, w] by name, or `fresh` [w] for an unknown name; return how many are known.
 
-        Rows of tasks that this run lacks follow its own, so that its export still knows them.
+        Rows of tasks that this run lacks follow its own, so that its export still knows them. Without names on both
+        sides the whole table is taken as it is.
         """
-        assert self.names is not None
-        rows, known = carry_over(names, table, self.names, fresh)
-        if self.config.model.embedding_rows == "task":
-            self.names, rows = with_rows_of_others(self.names, rows, names, table)
-        self.embedding.table = rows.to(self.embedding.table)
+        rows, known = table, None
+        if names is not None and self.names is not None:
+            rows, known = carry_over(names, table, self.names, fresh)
+            if self.config.model.embedding_rows == "task":
+                self.names, rows = with_rows_of_others(self.names, rows, names, table)
+        self.embedding.table = rows.to(self.embedding.table, copy=True)
         return known
 
     def forget_momentum(self) -> None:

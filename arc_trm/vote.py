@@ -180,15 +180,10 @@ class Candidate:
         return sha256_hex(self.key)
 
 
+# Votes as arrays by name.
+Columns: TypeAlias = dict[str, NDArray[Any]]
 # Candidates of every output, best first.
 Ranked: TypeAlias = dict[AskedOutput, list[Candidate]]
-
-
-class Votes(NamedTuple):
-    """The votes of a moment."""
-
-    columns: dict[str, NDArray[Any]]
-    replaceable: list[int]  # outputs whose votes the next one ends
 
 
 class Tally:
@@ -200,15 +195,15 @@ class Tally:
     def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         self.outputs = tuple(outputs)
         self.lock = threading.RLock()
-        self.replaceable: set[int] = set()  # outputs whose votes the next one ends
+        self.provisional: set[int] = set()  # outputs whose votes are discarded by the next one
         self._candidates: list[dict[bytes, Candidate]] = [{} for _ in self.outputs]
         # The summed costs int32[height, width, 10] of an output's predictions of each shape.
         self._cells: list[dict[Shape, NDArray[np.int32]]] = [{} for _ in self.outputs]
 
     def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; an empty cut has no vote. The first vote for an output ends its replaceable ones.
+        """Count the votes of predictions; an empty cut has none. A vote discards provisional ones of its output.
 
-        Raises ValueError (and adds nothing) for an output that is not ours or a probability outside 0-1.
+        Raises ValueError (and adds nothing) for an unknown output or a probability outside 0-1.
         """
         rows, keys = candidate_keys(predictions)
         outputs = predictions.outputs[rows]
@@ -219,9 +214,9 @@ class Tally:
         if predictions.costs is not None:
             cells = [_cell_costs(predictions, row, key) for row, key in zip(rows.tolist(), keys, strict=True)]
         with self.lock:
-            for output in self.replaceable & set(outputs.tolist()):
+            for output in self.provisional & set(outputs.tolist()):
                 self._candidates[output], self._cells[output] = {}, {}
-                self.replaceable.remove(output)
+                self.provisional.remove(output)
             for output, key, units, costs in zip(outputs.tolist(), keys, halting.tolist(), cells, strict=True):
                 candidates, sums = self._candidates[output], self._cells[output]
                 candidate = candidates.get(key) or candidates.setdefault(key, Candidate(key, 0, 0))
@@ -230,15 +225,15 @@ class Tally:
                 if costs is not None:
                     sums[key[0], key[1]] = costs + sums.get((key[0], key[1]), np.int32(0))
 
-    def snapshot(self) -> Votes:
-        """The votes so far."""
+    def snapshot(self) -> Columns:
+        """Return `columns` and which outputs have provisional votes, for `restore`."""
         with self.lock:
-            return Votes(self.columns(), sorted(self.replaceable))
+            return self.columns() | {"provisional": np.array(sorted(self.provisional), np.int64)}
 
-    def replace_later(self) -> None:
+    def make_provisional(self) -> None:
         """Keep the votes so far only until their output gets another one."""
         with self.lock:
-            self.replaceable = set(range(len(self.outputs)))
+            self.provisional = set(range(len(self.outputs)))
 
     def candidates(self, output: int, limit: int | None = None) -> list[Candidate]:
         """Return the best `limit` candidates (all by default) of output number `output`, best first.
@@ -284,7 +279,7 @@ class Tally:
         """Count the votes for output number `output`."""
         return sum(candidate.votes for candidate in self._candidates[output].values())
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> Columns:
         """Return all candidates and costs as arrays, by output and key or shape; equal tallies give equal arrays."""
         rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
         candidates = [candidate for _, candidate in rows]
@@ -301,7 +296,8 @@ class Tally:
         }
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Replace all candidates and costs by those of `columns`; raises ValueError if they are inconsistent."""
+        """Replace all votes by those of `columns` or `snapshot`; raises ValueError if they are inconsistent."""
+        self.provisional = set(map(int, columns.get("provisional", ())))
         self._candidates = [{} for _ in self.outputs]
         keys, places = columns["keys"].tobytes(), [0, *np.cumsum(columns["key_lengths"]).tolist()]
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
