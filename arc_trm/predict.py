@@ -59,7 +59,6 @@ def roll_out(
 class Predictor:
     """Answer batches with a model, its embedding table and its halting settings."""
 
-    forward: Forward
     model: RecursiveModel
     embedding: PuzzleEmbedding
     halting: HaltingConfig
@@ -72,15 +71,14 @@ class Predictor:
         model.load_state_dict(export.weights)
         embedding = PuzzleEmbedding(1, export.model.puzzle_width, device)
         embedding.table.copy_(export.puzzle_mean)
-        model = model.to(device)
-        return cls(model, model, embedding, export.halting, dtype)
+        return cls(model.to(device), embedding, export.halting, dtype)
 
     def answer(self, batch: Batch) -> Answers:
         """Return the answers after the last supervision step."""
         last, (size, tokens) = self.halting.max_supervision_steps, batch.inputs.shape
         state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
         puzzle = self.embedding.table[batch.puzzle_ids]
-        outputs = roll_out(self.forward, state, batch.inputs, puzzle, batch.views)
+        outputs = roll_out(self.model, state, batch.inputs, puzzle, batch.views)
         steps = torch.full((size,), last, device=batch.inputs.device)
         for step, output in enumerate(islice(outputs, last), start=1):
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)

@@ -179,7 +179,7 @@ class Trainer:
 
     def predictor(self) -> Predictor:
         """Return a predictor that uses the current weights (inside `averaged`, their moving average)."""
-        return Predictor(self.model, self.model, self.embedding, self.config.halting, self.dtype)
+        return Predictor(self.model, self.embedding, self.config.halting, self.dtype)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
