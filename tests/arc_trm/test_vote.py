@@ -235,9 +235,9 @@ def test_votes_without_probabilities_count_for_the_size_alone() -> None:
     assert consensuses(tallied)[0] is None
 
 
-def test_the_next_vote_ends_replaceable_costs_too() -> None:
+def test_the_next_vote_discards_provisional_costs_too() -> None:
     tallied = tally(sure(votes((0, 1, 0.5)), wrong=9))
-    tallied.replace_later()
+    tallied.make_provisional()
     tallied.add(sure(votes((0, 2, 0.5)), wrong=1))
     assert tallied.consensus(0).tolist() == np.full((2, 3), 2).tolist()  # type: ignore[union-attr]
 

@@ -67,7 +67,7 @@ def predictor(export: Export, store: ArcStore) -> Predictor:
     table, _ = carry_over(known, export.puzzle_table.float(), wanted, export.puzzle_mean.float())
     embedding = PuzzleEmbedding(*table.shape)
     embedding.table.copy_(table)
-    return Predictor(model, model, embedding, export.halting, torch.float32)
+    return Predictor(model, embedding, export.halting, torch.float32)
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def answers(loaded: Predictor, store: ArcStore, rows: Rows, steps: Sequence[int]
             batch = batches.make(part)
             state = tuple(t.contiguous() for t in loaded.model.initial_state(size, side**2, loaded.dtype))
             puzzle = loaded.embedding.table[batch.puzzle_ids]
-            outputs = roll_out(loaded.forward, state, batch.inputs, puzzle, batch.views)
+            outputs = roll_out(loaded.model, state, batch.inputs, puzzle, batch.views)
             asked = batch.labels != IGNORE_LABEL
             places = chosen[start : start + valid]
             for step, output in zip(range(1, max(steps) + 1), outputs, strict=False):
