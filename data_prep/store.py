@@ -218,29 +218,41 @@ def build_store(
     drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
     stored = [list(entry.stored()) for entry in entries]
     pairs, tests, training, generated = zip(*chain.from_iterable(stored), strict=True)
-    pair_counts, puzzle_counts = ([*map(len, parts)] for parts in (stored, drawn))
+    groups = tuple(_make_group(entry) for entry in entries)
+    group_pairs, group_puzzles = (np.cumsum([0, *map(len, parts)], dtype=np.int32) for parts in (stored, drawn))
+    pair_groups, puzzle_groups = (
+        np.repeat(np.arange(len(groups), dtype=np.int32), np.diff(starts)) for starts in (group_pairs, group_puzzles)
+    )
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
     arrays: dict[str, Any] = {
         "cells": cells,
         "pair_offsets": offsets,
         "pair_shapes": np.array(shapes, np.uint8),
-        "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
+        "pair_groups": pair_groups,
         "pair_tests": np.array(tests, np.int16),
         "pair_training": np.array(training, np.bool_),
         "pair_generated": np.array(generated, np.bool_),
-        "group_pairs": _starts(pair_counts),
-        "group_puzzles": _starts(puzzle_counts),
-        "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
+        "group_pairs": group_pairs,
+        "group_puzzles": group_puzzles,
+        "puzzle_groups": puzzle_groups,
         "puzzle_augmentations": Augmentations.joined(drawn),
     }
-    groups = tuple(_make_group(entry) for entry in entries)
+    scored = np.array([group.scored for group in groups])[pair_groups]
+    counts = {
+        "groups": len(groups),
+        "pairs": len(pairs),
+        "puzzles": len(puzzle_groups),
+        "training_pairs": sum(training),
+        "generated_pairs": sum(generated),
+        "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
+    }
     facts = {
         "vocabulary": VOCAB_SIZE,
         "canvas_side": CANVAS_SIDE,
         "seed": seed,
         "augmentations": augmentations,
-        "counts": _counts(groups, arrays),
+        "counts": counts,
         "leak": [],
         **(manifest or {}),
     }
@@ -285,22 +297,6 @@ def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArra
     sizes = np.array([0 if grid is None else grid.size for grid in grids])
     offsets = np.where(sizes > 0, np.cumsum(sizes) - sizes, -1).reshape(-1, 2)
     return np.concatenate([grid.reshape(-1) for grid in grids if grid is not None]), offsets
-
-
-def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-
-
-def _counts(groups: Sequence[Group], arrays: Mapping[str, Any]) -> dict[str, int]:
-    scored = np.array([group.scored for group in groups])[arrays["pair_groups"]]
-    return {
-        "groups": len(groups),
-        "pairs": len(arrays["pair_groups"]),
-        "puzzles": len(arrays["puzzle_groups"]),
-        "training_pairs": int(arrays["pair_training"].sum()),
-        "generated_pairs": int(arrays["pair_generated"].sum()),
-        "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
-    }
 
 
 # On disk ------------------------------------------------------------------------------------------------
