@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arc_trm import train
-from arc_trm.checkpoint import read_export
+from arc_trm.checkpoint import Export, read_export
 from arc_trm.device import make_accelerator
 from arc_trm.frames import show_board_film
 from arc_trm.plot import read_run
@@ -62,13 +62,22 @@ def perform(check: Check, out: Path, extra: Sequence[str], deadline: float) -> t
 
 def show_recursion(check: Check, data: Path, folder: Path) -> Iterator[str]:
     """Yield the film of the first held-out puzzle, and the score of all after each of DEPTHS."""
-    exported, store, accelerator = read_export(folder), boards.load(data), make_accelerator("none", folder)
+    exported, store = read_export(folder), boards.load(data)
     yield from show_board_film(exported, store, "test/0", max(DEPTHS))
-    predictor = Predictor.of_export(exported, accelerator.device)
     yield f"\n{check.preset}: {check.score} of held-out puzzles after so many supervision steps of the same weights"
+    for depth, score in score_depths(exported, store, check.score).items():
+        yield f"{depth:4}  {score:.1%}"
+
+
+def score_depths(exported: Export, store: boards.BoardStore, score: str) -> dict[int, float]:
+    """Return a score of the test puzzles, as in arc_trm.scoring, after each of DEPTHS."""
+    accelerator = make_accelerator("none", Path())
+    predictor = Predictor.of_export(exported, accelerator.device)
+    scores = {}
     for depth in DEPTHS:
         cut = replace(predictor, halting=replace(exported.halting, max_supervision_steps=depth))
-        yield f"{depth:4}  {score_boards(cut, store, PUZZLES_AT_ONCE, accelerator)[check.score]:.1%}"
+        scores[depth] = score_boards(cut, store, PUZZLES_AT_ONCE, accelerator)[score]
+    return scores
 
 
 def judged(check: Check, folder: Path, steps: int) -> tuple[str, int]:
