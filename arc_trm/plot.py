@@ -2,8 +2,13 @@
 
 python -m arc_trm.plot runs/arc1
 python -m arc_trm.plot runs/full-canvas runs/windows --out compared.png
+python -m arc_trm.plot runs/a0,runs/a1,runs/a2 "runs/b?" --out seeds.png
+
+Runs that one word names, by commas or by a quoted pattern, are seeds of one run: a line shows their mean and a band
+their standard deviation, at the steps that all of them report.
 """
 
+import glob
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +20,7 @@ from arc_trm.metrics import read_reports
 from data_prep.files import InputError, refuse_input, write_atomic
 from data_prep.program import command_line, run_program
 
-Curves = Mapping[str, NDArray[np.float64]]  # by metric: steps and values, [2, n]
+Curves = Mapping[str, NDArray[np.float64]]  # by metric: steps and values, [2, n] or more
 COLUMNS = 4
 
 
@@ -32,8 +37,25 @@ def read_run(folder: Path) -> Curves:
     return {name: np.array(values, np.float64).T for name, values in sorted(points.items())}
 
 
+def run_folders(word: str) -> list[Path]:
+    """Return the folders that a word of the command line names, by commas, by patterns, or as it stands."""
+    return [Path(path) for part in word.split(",") for path in sorted(glob.glob(part)) or [part]]
+
+
+def over_seeds(runs: Sequence[Curves]) -> Curves:
+    """Return step, mean and standard deviation of the metrics that all runs report, float64 [3, n] by metric."""
+    together = {}
+    for metric in sorted(set.intersection(*map(set, runs))):
+        values = [dict(run[metric].T.tolist()) for run in runs]  # by step
+        steps = sorted(set.intersection(*map(set, values)))
+        if steps:
+            each = np.array([[own[step] for step in steps] for own in values])
+            together[metric] = np.stack((steps, each.mean(0), each.std(0)))
+    return together
+
+
 def draw(runs: Mapping[str, Curves]) -> bytes:
-    """Return a PNG of the metrics of runs by name: logged values as faint points, running means as lines."""
+    """Return a PNG of what `over_seeds` gave by name: means as faint points, their running means as lines in bands."""
     from matplotlib.figure import Figure  # here, because importing it takes time
 
     metrics = sorted({name for curves in runs.values() for name in curves})
@@ -44,9 +66,11 @@ def draw(runs: Mapping[str, Curves]) -> bytes:
         axes = figure.add_subplot(rows, COLUMNS, place, title=metric, xlabel="optimiser step")
         for number, (name, curves) in enumerate(runs.items()):
             if metric in curves:
-                steps, values = curves[metric]
-                axes.plot(steps, values, ".", color=f"C{number}", alpha=0.3)
-                [lines[name]] = axes.plot(steps, running_mean(values), color=f"C{number}")
+                steps, values, deviations = curves[metric]
+                middle, width, colour = running_mean(values), running_mean(deviations), f"C{number}"
+                axes.plot(steps, values, ".", color=colour, alpha=0.3)
+                [lines[name]] = axes.plot(steps, middle, color=colour)
+                axes.fill_between(steps, middle - width, middle + width, color=colour, alpha=0.2, linewidth=0)
         if metric.endswith(("loss", "lr")) and axes.dataLim.y0 > 0:
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
@@ -65,12 +89,14 @@ def running_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw one picture and return the exit status."""
     parser = command_line("arc_trm.plot", __doc__)
-    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run folders")
+    help_text = "a run folder; several seeds of a run: folders joined by commas, or a quoted pattern"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=help_text)
     parser.add_argument("--out", metavar="FILE", type=Path, help="the picture (default: curves.png in the first RUN)")
     arguments = parser.parse_args(argv)
-    out = arguments.out or arguments.runs[0] / "curves.png"
-    refuse_input(out, arguments.runs)
-    runs = {str(folder): read_run(folder) for folder in arguments.runs}
+    folders = {word: run_folders(word) for word in arguments.runs}
+    out = arguments.out or folders[arguments.runs[0]][0] / "curves.png"
+    refuse_input(out, [folder for several in folders.values() for folder in several])
+    runs = {word: over_seeds([read_run(folder) for folder in several]) for word, several in folders.items()}
     write_atomic(out, draw(runs))
     print(f"wrote {out}: " + ", ".join(f"{name} with {len(curves)} metrics" for name, curves in runs.items()))
     return 0

@@ -158,12 +158,14 @@ def _presets() -> dict[str, RunConfig]:
 
 
 PRESETS: dict[str, RunConfig] = _presets()
+# Names that others give to these data or that the variants of ARC suggest.
+MEANT = {"sudoku-extreme": "sudoku", "maze-hard": "maze", "sudoku-tiny": "sudoku6", "maze-tiny": "maze6"}
 
 
 def preset(name: str) -> RunConfig:
-    """Return the preset of that name; raises InputError with similar names if there is none."""
+    """Return the preset of that name; raises InputError with the names that are meant or similar if there is none."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
+        near = [MEANT[name]] if name in MEANT else difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise InputError(
             f"found {name!r}, expected a preset: {hint}DATA or DATA-VARIANT with DATA of {', '.join(DATA)} "

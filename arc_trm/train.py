@@ -31,6 +31,14 @@ from data_prep.files import MANIFEST, InputError, file_digest
 from data_prep.program import run_program
 
 PROGRAM = "arc_trm.train"
+# Options under the names that other programs give them.
+MEANT = {
+    "--train.learning-rate": "--train.lr",
+    "--learning-rate": "--train.lr",
+    "--lr": "--train.lr",
+    "--batch-size": "--train.batch-size",
+    "--train.optimizer": "--train.optimiser",
+}
 # The scores that the last line names; the log holds all of them.
 FINAL_FIGURES = ("evaluation/outputs", "evaluation/task_mean", "evaluation/tasks", "evaluation/exact_accuracy")
 
@@ -75,6 +83,9 @@ def parse(argv: Sequence[str]) -> Arguments:
         print(help_text())
         raise SystemExit(0 if argv else 2)
     name, *rest = argv
+    for option in (word.partition("=")[0].replace("_", "-") for word in rest):
+        if option in MEANT:
+            raise InputError(f"found {option}, expected a setting: did you mean {MEANT[option]}?")
     settings = {field.name: getattr(preset(name), field.name) for field in fields(RunConfig)}
     default = Arguments(data=tyro.MISSING, out=tyro.MISSING, **settings)
     arguments = tyro.cli(Arguments, default=default, args=rest, prog=f"{PROGRAM} {name}", description=describe(name))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from arc_trm import model, supervision
 from tests.conftest import REPOSITORY
 from tests.test_project import makefile_targets, text_of
 
@@ -187,6 +188,15 @@ def test_documented_options_exist(
     known = {option.replace("_", "-") for option in re.findall(r"(?<![\w-])--[\w.-]+", printed.out)}
     options = {option.replace("_", "-") for option in documented_programs()[module, leading]}
     assert options <= known, f"{module} {shlex.join(leading)} --help does not name {options - known}"
+
+
+def test_the_examples_of_changing_the_model_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "TOKEN_SCORES", dict(supervision.TOKEN_SCORES))
+    monkeypatch.setattr(model, "LATENT_RECURSIONS", dict(model.LATENT_RECURSIONS))
+    examples = [body for kind, body in blocks(text_of("docs/change-the-model.md")) if kind == "python"]
+    assert len(examples) == 4
+    for example in examples:
+        exec(compile(example, "docs/change-the-model.md", "exec"), {})
 
 
 def test_the_readme_names_both_commands() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from arc_trm.plot import main, read_run, running_mean
+from arc_trm.plot import main, over_seeds, read_run, run_folders, running_mean
 from data_prep.files import InputError
 
 COLOURS = ((31, 119, 180), (255, 127, 14))  # matplotlib's first two
@@ -71,9 +71,39 @@ def test_two_runs_make_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture
     assert pixels_of(alone, COLOURS[1]) == 0
 
 
-def pixels_of(picture: Path, colour: tuple[int, int, int]) -> int:
+def test_a_word_names_a_folder_or_several(tmp_path: Path) -> None:
+    for name in ("b1", "a2", "a1"):
+        (tmp_path / name).mkdir()
+    a1, a2, b1 = (tmp_path / name for name in ("a1", "a2", "b1"))
+    assert run_folders(str(b1)) == [b1]
+    assert run_folders(f"{b1},{a1}") == [b1, a1]
+    assert run_folders(f"{tmp_path}/a?,{b1}") == [a1, a2, b1]
+    assert run_folders("no/such*") == [Path("no/such*")]
+
+
+def test_seeds_become_mean_and_deviation_at_the_steps_that_all_report() -> None:
+    first = {"loss": np.array([[2.0, 3, 5], [1, 4, 7]]), "lr": np.array([[2.0], [1.0]]), "late": np.array([[2.0], [0]])}
+    second = {"loss": np.array([[3.0, 5, 7], [6, 7, 0]]), "late": np.array([[3.0], [0]])}
+    together = over_seeds([first, second])
+    assert {name: curve.tolist() for name, curve in together.items()} == {"loss": [[3, 5], [5, 7], [1, 0]]}
+    assert over_seeds([second])["loss"].tolist() == [[3, 5, 7], [6, 7, 0], [0, 0, 0]]
+
+
+def test_seeds_are_one_curve_in_a_band(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [trained(tmp_path / f"a{scale}", scale=scale) for scale in (3.0, 5.0)]
+    seeds, apart = tmp_path / "seeds.png", tmp_path / "apart.png"
+    assert main([f"{tmp_path}/a*", "--out", str(seeds)]) == 0
+    assert capsys.readouterr().out == f"wrote {seeds}: {tmp_path}/a* with 3 metrics\n"
+    assert main([*map(str, folders), "--out", str(apart)]) == 0
+    assert pixels_of(seeds, COLOURS[1]) == 0
+    band = (210, 228, 240)  # the first colour at a fifth
+    assert pixels_of(seeds, band, within=2) > 1000
+    assert pixels_of(apart, band, within=2) < 100
+
+
+def pixels_of(picture: Path, colour: tuple[int, int, int], within: int = 0) -> int:
     pixels = (image.imread(picture)[..., :3] * 255).round().astype(int)
-    return int((pixels == colour).all(axis=-1).sum())
+    return int((abs(pixels - colour) <= within).all(axis=-1).sum())
 
 
 def test_a_folder_without_a_log_of_reports_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import torch
 
 from arc_trm.config import RunConfig
 from arc_trm.model import RecursiveModel
-from arc_trm.presets import PRESETS, VARIANTS, override
+from arc_trm.presets import MEANT, PRESETS, VARIANTS, override, preset
+from data_prep.files import InputError
 from tests.arc_trm.tiny_runs import TinyRun, tiny
 
 # Counted in the published code, the puzzle embedding apart.
@@ -112,6 +113,20 @@ def test_an_unknown_override_is_refused():
         override(RunConfig(), {"model": {"layer": 3}})
     with pytest.raises(AttributeError, match="modle"):
         override(RunConfig(), {"modle": {}})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("sudoku-extreme", "sudoku"), ("sudoku-tiny", "sudoku6"), ("maze-hard", "maze"), ("arc1-fas", "arc1-fast or")],
+)
+def test_an_unknown_preset_names_the_one_that_is_meant(name, meant):
+    with pytest.raises(InputError, match=rf"found '{name}', expected a preset: did you mean {meant}\b"):
+        preset(name)
+
+
+def test_names_that_are_meant_are_presets_and_the_others_are_not():
+    assert set(MEANT.values()) <= PRESETS.keys()
+    assert not MEANT.keys() & PRESETS.keys()
 
 
 # Presets that are the same once they are small, share a test.

@@ -72,3 +72,18 @@ def test_main_trains_scores_and_stops_in_time(
     monkeypatch.setattr(sanity, "CHECKS", (Check("sudoku4", SMALL, "valid", goal),))
     assert sanity.main(["--out", str(tmp_path), *words]) == status
     assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+def test_a_finished_check_shows_a_film_and_the_score_after_every_depth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanity, "CHECKS", (Check("sudoku4", SMALL, "cell_accuracy", 0.0),))
+    assert sanity.main(["--out", str(tmp_path), "--train.steps", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("sudoku test/0, rating") for line in said)
+    assert any(line.startswith("step 16 of 16: ") for line in said)
+    first = said.index("sudoku4: cell_accuracy of held-out puzzles after so many supervision steps of the same weights")
+    scored = dict(line.split() for line in said[first + 1 : first + 6])
+    assert list(scored) == ["1", "2", "4", "8", "16"]
+    # Training ended with a score after 16 steps.
+    assert f"sudoku4: cell_accuracy {scored['16']} of held-out puzzles after 1 steps, goal 0%" in said

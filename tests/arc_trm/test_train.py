@@ -145,6 +145,8 @@ def test_what_is_wrong_is_said_in_one_line(argv: list[str], said: str, capsys: p
     ("more", "said"),
     [
         (["--train.stepz", "3"], r"--train\.steps"),
+        (["--train.learning-rate", "3e-4"], r"found --train\.learning-rate, .* did you mean --train\.lr\?"),
+        (["--train.learning_rate=3e-4"], r"did you mean --train\.lr\?"),
         (["--train.precision", "fp8"], "{auto,fp32,bf16,fp16}|fp16"),
         (["--train.batch-size", "many"], r"--train\.batch-size"),
         (["--model.puzzle-width", "9000"], "puzzle_width 9000 does not fit"),
@@ -158,6 +160,12 @@ def test_typing_errors_are_refused_with_the_valid_names(
     message = refused(["arc1", "--data", "x", *out, *more], capsys)
     assert re.search(said, message)
     assert "Traceback" not in message
+
+
+def test_options_that_are_meant_exist_and_the_others_do_not() -> None:
+    known = {"--" + name.replace("_", "-") for name in flat(PRESETS["arc1"])}
+    assert set(train.MEANT.values()) <= known
+    assert not train.MEANT.keys() & known
 
 
 def test_every_setting_that_is_a_number_has_a_range() -> None:

@@ -11,13 +11,16 @@ import torch
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, write_export
 from arc_trm.config import HaltingConfig, ModelConfig
+from arc_trm.frames import Frame, film_board, show_steps
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import PuzzleEmbedding
 from arc_trm.predict import Predictor
+from data_prep.boards import save
 from data_prep.canvas import PAD, encode
 from data_prep.files import InputError
 from data_prep.tasks import pairs_digest
-from submission.film import Frame, film, find_embedding, main, show_steps, symbols, used_corner
+from submission.film import adapt, draw_canvas, film_task, find_embedding, main, used_corner
+from tests.arc_trm.test_boards import maze_store, sudoku_store
 from tests.data_prep.material import as_json, grid, pair, task
 
 STEPS = 3
@@ -46,7 +49,7 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
     model = RecursiveModel(config).eval()
     model.load_state_dict(made.weights)
     question = TASK.tests[0].input
-    frames = film(made, made.puzzle_mean, question, side)
+    frames = film_task(made, made.puzzle_mean, question, side)
     embedding = PuzzleEmbedding(1, CONFIG.puzzle_width, torch.device("cpu"))
     embedding.table.copy_(made.puzzle_mean[None])
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
@@ -56,7 +59,7 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
     answer = tokens[0].numpy().reshape(side, side)
     height, width = used_corner(answer, question)
     assert len(frames) == STEPS
-    assert frames[-1].canvases[0] == symbols(answer[:height, :width])
+    np.testing.assert_array_equal(frames[-1].canvases[0], answer[:height, :width])
     assert frames[-1].halting == pytest.approx(float(halting[0]), abs=1e-6)
     assert all(len(frame.canvases) == 2 for frame in frames)
 
@@ -64,7 +67,7 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
 @pytest.mark.parametrize(("recursion", "latents"), [("single_latent", 0), ("multi_scale_latent", 2)])
 def test_every_latent_is_read(recursion: str, latents: int) -> None:
     made = exported(replace(CONFIG, recursion=recursion))  # type: ignore[arg-type]
-    frames = film(made, made.puzzle_mean, TASK.tests[0].input, 30)
+    frames = film_task(made, made.puzzle_mean, TASK.tests[0].input, 30)
     assert [len(frame.canvases) for frame in frames] == [1 + latents] * STEPS
 
 
@@ -82,16 +85,17 @@ def test_a_puzzle_keeps_its_own_embedding() -> None:
 def test_a_film_shows_the_corner_that_is_used() -> None:
     answer = encode(grid(["123", "456"]), side=11).reshape(11, 11)
     assert used_corner(answer, grid(["1", "2", "3"])) == (4, 4)
-    assert symbols(answer[:4, :4]) == ["123e", "456e", "eee.", "...."]
+    assert draw_canvas(answer[:4, :4]) == "1 2 3 e\n4 5 6 e\ne e e .\n. . . ."
     noise = np.where(answer == PAD, 7, answer).astype(np.uint8)  # beyond its border a model says anything
     assert used_corner(noise, grid(["1", "2", "3"])) == (4, 4)
-    assert symbols(noise[:4, :4]) == ["123e", "456e", "eee5", "5555"]
+    assert draw_canvas(noise[:4, :4]) == "1 2 3 e\n4 5 6 e\ne e e 5\n5 5 5 5"
     assert used_corner(answer, np.zeros((11, 7), np.uint8)) == (11, 8)
 
 
 def test_the_terminal_shows_changes_and_skips_what_stays() -> None:
-    frames = [Frame([[answer], ["1.2"]], halting) for answer, halting in (("12e", 0.25), ("13e", 0.5), ("13e", 0.75))]
-    assert "\n".join(show_steps(frames)).split("\n") == [
+    answers = ([[3, 4, 1]], 0.25), ([[3, 5, 1]], 0.5), ([[3, 5, 1]], 0.75)
+    frames = [Frame(np.array([answer, [[3, 0, 4]]], np.uint8), halting) for answer, halting in answers]
+    assert "\n".join(show_steps(frames, draw_canvas)).split("\n") == [
         "",
         "step 1 of 3: halting probability 25.0%",
         "1 2 e    1 . 2",
@@ -107,7 +111,65 @@ def test_the_command_shows_every_step(files: list[str], capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert "task abc, test 1: 3 supervision steps on a canvas of side" in said
     assert "puzzle embedding: the mean" in said
+    assert "e (grey) border of the grid, . (empty) outside it; left the answer y" in said
     assert "step 3 of 3: halting probability" in said
+
+
+def test_the_command_takes_other_numbers_of_steps(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*files, "--supervision-steps", "5"]) == 0
+    assert "step 5 of 5: " in capsys.readouterr().out
+
+
+def test_the_command_adapts_first(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*files, "--adapt", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "puzzle embedding: the task's own after 2 steps of adaptation" in said
+    assert "step 3 of 3: " in said
+
+
+def test_adaptation_moves_weights_and_the_own_row_and_leaves_the_export_as_it_was() -> None:
+    made, same = exported(), exported()
+    adapted, row = adapt(made, TASK, 2)
+    assert row.shape == made.puzzle_mean.shape
+    assert not torch.equal(row, made.puzzle_mean)
+    moved = {name for name, tensor in adapted.weights.items() if not torch.equal(tensor, made.weights[name])}
+    assert {"token_embedding", "output_head.weight"} <= moved
+    assert all(torch.equal(tensor, made.weights[name]) for name, tensor in same.weights.items())
+
+
+def board_export(**changes: int) -> Export:
+    return exported(replace(CONFIG, seq_len=36, vocab_size=8, mixer="mlp", prefix=1, **changes))
+
+
+def test_a_film_of_a_sudoku_shows_what_the_model_is_sure_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, store = board_export(), sudoku_store(6)
+    write_export(tmp_path / "export", made)
+    save(store, tmp_path / "data")
+    words = ["--checkpoint", str(tmp_path), "--challenges", str(tmp_path / "data"), "--task", "test/1"]
+    assert main([*words, "--supervision-steps", "7"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("sudoku test/1, rating")
+    assert "? a cell of which no digit is likelier than all others together" in said
+    assert "step 7 of 7: " in said
+    with pytest.raises(InputError, match="--adapt 2: a sudoku has no demonstrations"):
+        main([*words, "--adapt", "2"])
+
+
+def test_unsure_cells_are_padding_and_sure_ones_the_answer() -> None:
+    made, store = board_export(), sudoku_store(6)
+    unsure = film_board(made, store, "test/1", STEPS)
+    assert [frame.canvases.shape for frame in unsure] == [(2, 6, 6)] * STEPS
+    assert all((frame.canvases == PAD).all() for frame in unsure)  # an untrained model
+    sure = replace(made, weights=made.weights | {"output_head.weight": 10**6 * made.weights["output_head.weight"]})
+    for frame in film_board(sure, store, "train/3", STEPS):
+        assert (frame.canvases[0] != PAD).any()
+
+
+def test_a_film_of_a_board_for_another_model_or_without_that_board_is_refused() -> None:
+    with pytest.raises(InputError, match="a model for 36 tokens of 8 kinds, expected 49 of 6"):
+        film_board(board_export(), maze_store(), "test/0", STEPS)
+    with pytest.raises(InputError, match="no puzzle test/99, expected train/0 to"):
+        film_board(board_export(), sudoku_store(6), "test/99", STEPS)
 
 
 @pytest.mark.parametrize(
