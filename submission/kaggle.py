@@ -264,6 +264,8 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
     log = folder / f"{pushed.kernel.split('/')[1]}.log"
     if said != ENDS[0]:
         raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
+    differences = read_summary(folder / "submission.json").get("rerun", [])
+    print(*(f"the rerun differs: {line}" for line in differences), sep="\n", end="\n" if differences else "")
     print(f"fetched {folder}: {check_output(folder, pushed)} tasks in submission.json")
 
 

@@ -56,6 +56,13 @@ def part(text: str) -> tuple[int, int]:
     return number, count
 
 
+def gpu_numbers(text: str) -> tuple[int, ...]:
+    """Numbers of GPUs for argparse: the first N of `N`, those of a list such as `0,2`."""
+    if not re.fullmatch(r"[1-9]\d?|\d+(,\d+)+", text) or len(set(text.split(","))) < text.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected how many GPUs, or a list of different ones: 0,2")
+    return tuple(map(int, text.split(","))) if "," in text else tuple(range(int(text)))
+
+
 def _option(default: Any, text: str, section: str = "", **words: Any) -> Any:
     """A field that is a command-line option: its help, and further arguments of `add_argument`.
 
@@ -202,6 +209,12 @@ def read_launch_arguments(words: Sequence[str], description: str | None = None) 
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
     tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
     add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
+    add(
+        "--gpus",
+        metavar="N|LIST",
+        type=gpu_numbers,
+        help="the first N, or those such as 0,2, of the visible GPUs (all)",
+    )
     arguments, options = parser.parse_known_args(words)
     options = ["--profile", "competition", *options]
     read_solve_arguments(options)

@@ -204,6 +204,14 @@ def test_what_the_public_run_did_not_prove_is_not_handed_in(
     assert len(ran.asked("CreateCodeSubmission")) == 1
 
 
+def test_what_the_rerun_does_beyond_the_public_run_is_said(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.output["submission.summary.json"] = json.dumps({**PROVED, "rerun": ["time: 11h45m; here 20m00s"]}).encode()
+    call("push")
+    assert "the rerun differs: time: 11h45m; here 20m00s" in capsys.readouterr().out.splitlines()
+
+
 def test_output_can_be_fetched_later(ran: FakeKaggle, call: Callable[..., int], tmp_path: Path) -> None:
     call("push", "--no-wait")
     assert not (tmp_path / "out" / "output").exists()

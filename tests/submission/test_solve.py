@@ -328,6 +328,19 @@ def test_a_plan_is_printed_and_nothing_is_done(files: dict[str, str], capsys: py
     assert not Path("submission.json").exists()
 
 
+def test_a_plan_of_the_rerun_takes_public_tasks_of_its_shape(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    options = ["--plan", "--rate", "200", "--gpus", "4", "--profile", "competition", "--rehearse"]
+    assert solve.main([*options, "--checkpoint", files["checkpoint"], "--input", "."]) == 0
+    found = re.match(r"plan      240 tasks, (\d+) outputs, 41% of the tasks with several;", capsys.readouterr().out)
+    assert found is not None
+    assert 330 <= int(found[1]) <= 350
+    assert not list(Path().iterdir())
+
+
 def test_a_profile_changes_what_is_not_said() -> None:
     plain, profile = read_solve_arguments([]), read_solve_arguments(["--profile", "competition"])
     assert (plain.deep_steps, plain.supervision_steps, plain.compile, plain.time_budget) == (0, 0, False, 600)
