@@ -208,6 +208,19 @@ class Tally:
                 if costs is not None:
                     sums[key[0], key[1]] = costs + sums.get((key[0], key[1]), np.int32(0))
 
+    def absorb(self, other: "Tally") -> None:
+        """Add the votes and costs of `other`; raises ValueError if its outputs are not ours, in our order."""
+        if other.outputs != self.outputs:
+            raise ValueError(f"a tally of {len(other.outputs)} outputs, expected our {len(self.outputs)}")
+        with self.lock:
+            for own, added in zip(self._candidates, other._candidates, strict=True):
+                for key, candidate in added.items():
+                    mine = own.setdefault(key, Candidate(key, 0, 0))
+                    mine.votes += candidate.votes
+                    mine.halting += candidate.halting
+            for sums, costs in zip(self._cells, other._cells, strict=True):
+                sums |= {shape: cells + sums.get(shape, np.int32(0)) for shape, cells in costs.items()}
+
     def snapshot(self) -> Columns:
         """Return `columns` and which outputs have provisional votes, for `restore`."""
         with self.lock:

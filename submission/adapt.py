@@ -16,7 +16,7 @@ from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
 from arc_trm.trainer import Supervised, Trainer
 from data_prep.store import ArcStore
-from submission.settings import Settings
+from submission.settings import DEEP_ENOUGH, DEEPER, IF_DEEP, Settings
 
 # Default batch sizes: large enough to keep a GPU busy, small enough for short steps on a CPU.
 BATCH_SIZES = {"cuda": 256, "cpu": 32}
@@ -27,11 +27,20 @@ WARMUP_STEPS = 200  # at most a tenth of all
 SAME = ("lr", "puzzle_lr", "ema", "precision", "compile")
 
 
+def recursion(settings: Settings, export: Export) -> tuple[int, int]:
+    """Return T and the supervision steps to answer with: those asked for, or those of training, or DEEPER."""
+    trained = export.model.deep_steps, export.halting.max_supervision_steps
+    deep = all(own >= least for own, least in zip(trained, DEEP_ENOUGH, strict=True))
+    asked = zip((settings.deep_steps, settings.supervision_steps), trained, DEEPER if deep else trained, strict=True)
+    deep_steps, steps = ({0: own, IF_DEEP: deeper}.get(wanted, wanted) for wanted, own, deeper in asked)
+    return deep_steps, steps
+
+
 def run_config(settings: Settings, export: Export, device: torch.device, processes: int) -> RunConfig:
     """Return the trainer's configuration for adapting `export`; settings of 0 keep what it was trained with."""
-    model, halting = export.model, export.halting
-    model = replace(model, deep_steps=settings.deep_steps or model.deep_steps)
-    halting = replace(halting, max_supervision_steps=settings.supervision_steps or halting.max_supervision_steps)
+    deep_steps, steps = recursion(settings, export)
+    model = replace(export.model, deep_steps=deep_steps)
+    halting = replace(export.halting, max_supervision_steps=steps)
     train = TrainConfig(
         batch_size=shared_size(settings.batch_size or BATCH_SIZES.get(device.type, BATCH_SIZES["cpu"]), processes),
         steps=settings.steps or 0,

@@ -1,12 +1,12 @@
 """Upload a bundle to Kaggle, run its notebook there, fetch the output, submit it.
 
-    python -m submission.kaggle push --bundle bundle       upload, run, wait, fetch output and log
+    python -m submission.kaggle push --competition NAME    upload, run, wait, fetch output and log
     python -m submission.kaggle output                     wait for the pushed notebook, and fetch
     python -m submission.kaggle submit                     hand in the pushed version for the scored rerun
 
 Kaggle reports success even if it dropped a source or skipped a file, and replaces a machine whose name it does not
-know. Each costs a day, so the result is compared with the request: files and sources at once, the machine by what the
-notebook found there.
+know. Each costs a day, so the result is compared with the request: files and sources at once, the machine by the GPUs
+that worked there.
 """
 
 import argparse
@@ -17,21 +17,30 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from data_prep.files import InputError, make_folder, new_folder, read_json, write_json
 from data_prep.program import command_line, run_program
+from data_prep.progress import duration_text
 from submission.package import NOTEBOOK, Bundle, read_bundle
+from submission.settings import positive
 from submission.submission_file import read_submission, read_summary
 
-COMPETITION = "arc-prize-2026-arc-agi-2"
-# Kaggle's names of machines, and their numbers of GPUs; Kaggle silently replaces an unknown one by a P100.
-MACHINES = {"NvidiaL4": 4, "NvidiaTeslaT4": 2, "NvidiaTeslaP100": 1}
+# Kaggle's names of machines, and their numbers of GPUs; Kaggle silently replaces an unknown one.
+MACHINES = {
+    "NvidiaL4": 4,
+    "NvidiaL4X1": 1,
+    "NvidiaTeslaT4": 2,
+    "NvidiaTeslaA100": 1,
+    "NvidiaH100": 1,
+    "NvidiaRtxPro6000": 1,
+}
 RECORD = "push.json"
 ENDS = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")  # last states of a notebook's run, success first
-# In seconds: the pause between two requests while waiting, and the longest waits.
-POLL, DATASET_WAIT, KERNEL_WAIT = 15.0, 3600.0, 13 * 3600.0
+# In seconds: the pause between two requests while waiting, the time between two lines about it, the longest wait.
+POLL, SAY, LONGEST_WAIT = 15.0, 600.0, 3600.0
 NO_CREDENTIALS = "no Kaggle credentials that work: make a token at kaggle.com/settings, and set KAGGLE_API_TOKEN"
 
 
@@ -44,7 +53,8 @@ class Pushed:
     competition: str
     bundle: str  # its digest
     machine: str = next(iter(MACHINES))
-    version: int = 0  # of the notebook, as Kaggle counts
+    gpus: int = next(iter(MACHINES.values()))
+    version: int = 0  # of the notebook, as Kaggle counts from 1; 0: void
 
 
 # Kaggle's client ------------------------------------------------------------------------------------------
@@ -87,21 +97,59 @@ def ask(what: str, request: Callable[..., Any], *words: Any, **options: Any) -> 
         raise Refused(f"{what}: {'' if status is None else f'status {status}, '}{said}", status) from error
 
 
-def wait(what: str, look: Callable[[], Any], seconds: float) -> Any:
-    """Call `look` until it returns a result, also after failures that may pass; raises InputError after `seconds`."""
-    end = time.monotonic() + seconds
+def wait(what: str, look: Callable[[], Any], patient: bool = False) -> Any:
+    """Call `look` until it returns a result, also after failures that may pass; prints a line every ten minutes.
+
+    Raises InputError after LONGEST_WAIT seconds; a `patient` wait lasts as long as answers come.
+    """
+    began = limited = said = time.monotonic()
     while True:
+        failure = ""
         try:
             if (result := look()) is not None:
                 return result
-            failure = ""
         except Refused as error:
             if error.status is not None and error.status < 429:
                 raise
             failure = f" ({error})"
-        if time.monotonic() >= end:
-            raise InputError(f"{what}: still not there after {seconds / 60:.0f} minutes{failure}")
+        now = time.monotonic()
+        if patient and not failure:
+            limited = now
+        if now - limited >= LONGEST_WAIT:
+            raise InputError(f"{what}: still not there after {(now - began) / 60:.0f} minutes{failure}")
+        if now - said >= SAY:
+            said = now
+            print(f"{what}: waiting for {duration_text(now - began)}{failure}", flush=True)
         time.sleep(POLL)
+
+
+# Competition and quota ------------------------------------------------------------------------------------
+
+
+def say_terms(client: Any, competition: str, late: bool) -> None:
+    """Print the competition's deadline and the GPU quota that is left, as Kaggle knows them.
+
+    Raises InputError if Kaggle does not list the competition, or if it takes no submissions, unless it may be `late`.
+    """
+    what, place = f"competition {competition}", f"see https://www.kaggle.com/competitions/{competition}"
+    page = ask(what, client.competitions_list, search=competition)
+    found = next((entry for entry in page.competitions if entry.ref.rsplit("/", 1)[-1] == competition), None)
+    if found is None:
+        raise InputError(f"{what}: Kaggle lists none of that name, expected the last part of its page's address")
+    deadline = "no deadline" if found.deadline is None else f"deadline {found.deadline:%Y-%m-%d %H:%M} UTC"
+    closed = found.deadline is not None and found.deadline < datetime.now(UTC).replace(tzinfo=None)
+    if (closed or found.submissions_disabled) and not late:
+        raise InputError(
+            f"{what}: closed, {deadline}; expected an open one, or --anyway if late ones are scored, {place}"
+        )
+    print(f"{what}: {'closed, ' if closed else ''}{deadline}")
+    quota = ask("GPU quota", client.quota_view)
+    if (gpu := quota.gpu_quota) is None or gpu.total_time_allowed is None:
+        print("GPU quota: Kaggle does not say")
+        return
+    total, used = (part.total_seconds() / 3600 if part else 0.0 for part in (gpu.total_time_allowed, gpu.time_used))
+    until = f", renewed {quota.quota_refresh_time:%Y-%m-%d %H:%M} UTC" if quota.quota_refresh_time else ""
+    print(f"GPU quota: {max(0.0, total - used):.1f} of {total:.1f} hours left{until}", flush=True)
 
 
 # Dataset --------------------------------------------------------------------------------------------------
@@ -137,7 +185,7 @@ def upload(client: Any, pushed: Pushed, bundle: Bundle) -> None:
         # For a while, "ready" is the state of the version before.
         return files if marker in files else None
 
-    if missing := wanted - wait(f"dataset {pushed.dataset}, this bundle", processed, DATASET_WAIT):
+    if missing := wanted - wait(f"dataset {pushed.dataset}, this bundle", processed):
         names = ", ".join(sorted(missing))
         raise InputError(f"dataset {pushed.dataset}: lacks {names}, the upload dropped it; push again")
 
@@ -159,8 +207,11 @@ def dataset_state(client: Any, dataset: str) -> tuple[str, set[str]]:
 # Notebook -------------------------------------------------------------------------------------------------
 
 
-def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
-    """Push the bundle's notebook, which starts it, and return its version; raises InputError for a dropped source."""
+def push_kernel(client: Any, pushed: Pushed, bundle: Bundle, image: str | None) -> tuple[int, list[str]]:
+    """Push the bundle's notebook, which starts it; returns its version and the sources that Kaggle dropped.
+
+    `image` is the container image to run in, None the newest. Raises InputError if Kaggle refuses the notebook.
+    """
     what = f"kernel {pushed.kernel}"
     metadata = {
         "id": pushed.kernel,
@@ -174,6 +225,7 @@ def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
         "machine_shape": pushed.machine,
         "dataset_sources": [pushed.dataset],
         "competition_sources": [pushed.competition],
+        **({} if image is None else {"docker_image": image}),
     }
     with tempfile.TemporaryDirectory(prefix="arc-trm-kernel.") as folder:
         write_json(Path(folder, "kernel-metadata.json"), metadata)
@@ -182,10 +234,7 @@ def push_kernel(client: Any, pushed: Pushed, bundle: Bundle) -> int:
         raise InputError(f"{what}: {answer.error}")
     kinds = ("dataset", "competition", "kernel", "model")
     dropped = [source for kind in kinds for source in getattr(answer, f"invalid_{kind}_sources", None) or []]
-    if dropped:
-        names = ", ".join(dropped)
-        raise InputError(f"{what}: Kaggle dropped the source {names}, version {answer.version_number} is void")
-    return int(answer.version_number or 0)
+    return int(answer.version_number or 0), dropped
 
 
 def fetch(client: Any, pushed: Pushed, out: Path) -> None:
@@ -203,13 +252,21 @@ def fetch(client: Any, pushed: Pushed, out: Path) -> None:
             print(f"kernel {pushed.kernel}: {said.lower()}", flush=True)
         return answer if said in ENDS else None
 
-    message = wait(f"kernel {pushed.kernel}, its end", ended, KERNEL_WAIT).failure_message
+    try:
+        message = wait(f"kernel {pushed.kernel}, its end", ended, patient=True).failure_message
+    except KeyboardInterrupt:
+        print(
+            f"note: the notebook goes on; python -m submission.kaggle output --out {out} waits and fetches", flush=True
+        )
+        raise
     folder = out / "output"
     with new_folder(folder) as fresh:
         ask(f"output of {pushed.kernel}", client.kernels_output, pushed.kernel, str(fresh), force=True, quiet=True)
     log = folder / f"{pushed.kernel.split('/')[1]}.log"
     if said != ENDS[0]:
         raise InputError(f"kernel {pushed.kernel}: {said.lower()}{f' ({message})' if message else ''}, log in {log}")
+    differences = read_summary(folder / "submission.json").get("rerun", [])
+    print(*(f"the rerun differs: {line}" for line in differences), sep="\n", end="\n" if differences else "")
     print(f"fetched {folder}: {check_output(folder, pushed)} tasks in submission.json")
 
 
@@ -225,7 +282,7 @@ def doubts(folder: Path, pushed: Pushed) -> list[str]:
     """Return the reasons not to submit: the scored rerun can do only what the fetched run has proved."""
     summary = read_summary(folder / "submission.json")
     gpus = summary.get("processes", 0) if str(summary.get("device")).startswith("cuda") else 0
-    found = [] if gpus == MACHINES.get(pushed.machine, gpus) else [f"{gpus} GPUs worked of those of {pushed.machine}"]
+    found = [] if gpus == pushed.gpus else [f"{gpus} GPUs worked of the {pushed.gpus} of {pushed.machine}"]
     without = summary.get("outputs_without_candidates", "unknown")
     found += [f"outputs without votes: {without}"] if without else []
     return found + [f"trouble: {trouble}" for trouble in summary.get("troubles", [])]
@@ -237,14 +294,30 @@ def doubts(folder: Path, pushed: Pushed) -> list[str]:
 def push(client: Any, arguments: argparse.Namespace) -> None:
     """upload the bundle, run its notebook, wait, fetch output and log"""
     bundle = read_bundle(arguments.bundle)
+    competition = arguments.competition or bundle.manifest.get("competition")
+    if not competition:
+        raise InputError("--competition: not given, and the bundle names none, expected the name in its page's address")
+    gpus = arguments.gpus or MACHINES.get(arguments.machine)
+    if gpus is None:
+        raise InputError(
+            f"--machine {arguments.machine}: unknown here, expected --gpus N too, or {', '.join(MACHINES)}"
+        )
     owner = arguments.owner or client.config_values["username"]
     names = f"{owner}/{arguments.dataset}", f"{owner}/{arguments.kernel}"
-    pushed = Pushed(*names, arguments.competition, bundle.digest, arguments.machine)
+    pushed = Pushed(*names, competition, bundle.digest, arguments.machine, gpus)
     make_folder(arguments.out)  # before anything that cannot be undone
+    say_terms(client, competition, arguments.anyway)
     upload(client, pushed, bundle)
-    pushed = replace(pushed, version=push_kernel(client, pushed, bundle))
+    version, dropped = push_kernel(client, pushed, bundle, arguments.docker_image)
+    # A version without its sources is void; the record says so to `output` and `submit`.
+    pushed = replace(pushed, version=0 if dropped else version)
     write_json(arguments.out / RECORD, asdict(pushed))
-    print(f"pushed version {pushed.version} of https://www.kaggle.com/code/{pushed.kernel}", flush=True)
+    page = f"https://www.kaggle.com/code/{pushed.kernel}"
+    if dropped:
+        void = f"version {version} is void, stop it at {page}"
+        raise InputError(f"kernel {pushed.kernel}: Kaggle dropped the source {', '.join(dropped)}, {void}")
+    refuse_void(pushed, f"kernel {pushed.kernel}")
+    print(f"pushed version {version} of {page}", flush=True)
     if not arguments.no_wait:
         fetch(client, pushed, arguments.out)
 
@@ -261,17 +334,26 @@ def submit(client: Any, arguments: argparse.Namespace) -> None:
     check_output(folder, pushed)
     if not arguments.anyway and (found := doubts(folder, pushed)):
         raise InputError(f"{folder}: {'; '.join(found)}; expected a run without such doubts (or --anyway)")
+    say_terms(client, pushed.competition, arguments.anyway)
     words = ("submission.json", f"bundle {pushed.bundle[:12]}", pushed.competition, pushed.kernel, pushed.version)
     answer = ask(f"submitting to {pushed.competition}", client.competition_submit_code, *words, quiet=True)
     print(f"submitted version {pushed.version} of {pushed.kernel} to {pushed.competition}: {answer.message}")
 
 
 def read_pushed(out: Path) -> Pushed:
-    """Read the record of the last push; raises InputError if there is none."""
+    """Read the record of the last push; raises InputError if there is none, or if its version is void."""
     try:
-        return Pushed(**read_json(out / RECORD))
+        pushed = Pushed(**read_json(out / RECORD))
     except TypeError as error:
         raise InputError(f"{out / RECORD}: not what a push writes ({error})") from error
+    refuse_void(pushed, str(out / RECORD))
+    return pushed
+
+
+def refuse_void(pushed: Pushed, where: str) -> None:
+    """Raise InputError unless the notebook has a version that can run and be submitted."""
+    if pushed.version < 1:
+        raise InputError(f"{where}: version {pushed.version} of the notebook is void, expected 1 or more; push again")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -289,10 +371,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--owner", metavar="NAME", help="user or organisation that owns dataset and notebook (you)")
     add("--dataset", metavar="SLUG", default="arc-trm-bundle", help="name of the dataset (arc-trm-bundle)")
     add("--kernel", metavar="SLUG", default="arc-trm-submission", help="of the notebook (arc-trm-submission)")
-    add("--competition", metavar="SLUG", default=COMPETITION, help=f"the competition ({COMPETITION})")
-    add("--machine", choices=MACHINES, default=Pushed.machine, help="Kaggle's name of it (NvidiaL4: four)")
+    add("--competition", metavar="SLUG", help="its name in the address of its page (the one that the bundle names)")
+    known = ", ".join(f"{name} {count}" for name, count in MACHINES.items())
+    add("--machine", metavar="NAME", default=Pushed.machine, help=f"GPUs of {known}; others take --gpus (NvidiaL4)")
+    add("--gpus", metavar="N", type=positive, help="GPUs of the machine (those known of it)")
+    add("--docker-image", metavar="IMAGE", help="pins the image that the notebook runs in (Kaggle's newest)")
     add("--no-wait", action="store_true", help="do not wait for the notebook to end")
-    adders[submit]("--anyway", action="store_true", help="even if the public run has not proved all")
+    add("--anyway", action="store_true", help="even if the competition is closed")
+    doubtful = "even if the public run has not proved all, or the competition is closed"
+    adders[submit]("--anyway", action="store_true", help=doubtful)
     arguments = made.parse_args(argv)
     arguments.run(ask("signing in", sign_in), arguments)
     return 0

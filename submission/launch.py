@@ -6,6 +6,7 @@ In the competition's rerun the hidden tasks get the whole time budget. Otherwise
 rehearsal budget, and so does a rehearsal: public tasks that the checkpoint has not seen, solved and scored. Challenges
 and checkpoints are found by content below ROOT/input; ROOT is /kaggle, or what ARC_TRM_KAGGLE_ROOT names. Solving has
 the profile `competition`; the options of the bundle, those given here and the words in ARC_TRM_OPTIONS change it.
+Beside another solver, --gpus and --time-budget leave it its share, and CUDA_VISIBLE_DEVICES is honoured.
 """
 
 import os
@@ -23,14 +24,16 @@ from data_prep.files import MANIFEST, InputError, write_json
 from data_prep.program import run_program
 from data_prep.progress import duration_text
 from submission import score
-from submission.inputs import affordable, find_challenges, is_rerun
+from submission.budget import Kind
+from submission.inputs import RERUN_TASKS, SEVERAL_SHARE, affordable, find_challenges, is_rerun
 from submission.package import read_bundle
 from submission.report import write_report
 from submission.settings import read_launch_arguments
-from submission.submission_file import read_summary
+from submission.submission_file import read_submission, read_summary, summary_path
 
 ROOT_VARIABLE = "ARC_TRM_KAGGLE_ROOT"
 OPTIONS_VARIABLE = "ARC_TRM_OPTIONS"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Solving ends itself in time, also where it hangs; if that fails it is killed this many seconds later.
 GRACE = 60.0
 PROBE_SECONDS = 300.0
@@ -60,12 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, options = read_launch_arguments(words, __doc__)
     if arguments.rehearsal_tasks is None:
         arguments.rehearsal_tasks = affordable(arguments.rehearsal_budget)
+    if arguments.gpus is not None:
+        restrict_gpus(arguments.gpus)
     gpus = working_gpus()
     print(f"{'rerun' if is_rerun() else 'not the rerun'}, GPUs that work: {len(gpus)}", flush=True)
     launch = Launch(gpus, ["--input", str(root / "input"), *options])
     out = root / "working" / "submission.json"
     status = launch.solve(out, arguments.time_budget if is_rerun() else arguments.rehearsal_budget)
     score.main([str(out), "--check", "--challenges", str(find_challenges(root / "input"))])
+    if not is_rerun():
+        say_rerun(out, arguments.time_budget)
     if not is_rerun() and arguments.rehearsal_tasks:
         rehearsal = root / "working" / "rehearsal" / "submission.json"
         votes = rehearsal.with_name("candidates.npz")
@@ -74,6 +81,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         launch.solve(rehearsal, arguments.rehearsal_budget, asked)
         show_rehearsal(rehearsal, votes)
     return status
+
+
+def say_rerun(out: Path, budget: float) -> None:
+    """Print what the rerun, whose log is hidden, does beyond this run, and add it to the summary beside `out`."""
+    summary = read_summary(out)
+    seconds, steps = summary.get("seconds", {}), summary.get("adaptation_steps", 0)
+    submission = read_submission(out)
+    several = sum(len(outputs) > 1 for outputs in submission.values()) / len(submission)
+    done = {kind: duration_text(seconds[kind.value]) for kind in Kind if seconds.get(kind.value)}
+    lines = [
+        f"time: {duration_text(budget)}; here {duration_text(sum(seconds.values()))}",
+        f"tasks: {RERUN_TASKS} hidden ones, about {SEVERAL_SHARE:.0%} with several outputs; here {len(submission)}, "
+        f"{several:.0%}",
+        f"compiling: unless options forbid it; here {done.get(Kind.COMPILE, 'none')}",
+        f"adaptation: most of the time; here {steps} steps, {done.get(Kind.ADAPT, 'none')}",
+    ]
+    missing = [kind.value for kind in Kind if kind not in (*done, Kind.END)]
+    missing += [] if summary.get("troubles") else ["going on after a failure"]
+    lines.append(f"not exercised here: {', '.join(missing) or 'nothing'}")
+    print("\n".join(["the rerun differs:", *(f"  {line}" for line in lines)]), flush=True)
+    if summary:
+        write_json(summary_path(out), {**summary, "rerun": lines})
 
 
 def show_rehearsal(submission: Path, candidates: Path) -> None:
@@ -108,19 +137,36 @@ def working_gpus() -> tuple[int, ...]:
 
     Where trying fails twice, the rerun takes those that the driver lists: a CPU would hardly solve anything.
     """
-    trial = [sys.executable, "-c", PROBE]
+    trial, visible = [sys.executable, "-c", PROBE], visible_gpus()
     for words in (trial, trial, LISTING) if is_rerun() else (trial, trial):
         try:
             ran = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
             # The numbers are on the last line, because libraries may greet before it.
-            return tuple(map(int, ran.stdout.splitlines()[-1].split()))
+            found = tuple(map(int, ran.stdout.splitlines()[-1].split()))
+            # The driver lists GPUs that are not visible, too.
+            return found if words is trial or visible is None else tuple(range(len(visible)))
         except (subprocess.SubprocessError, ValueError, IndexError, OSError) as error:
             print(f"note: GPUs could not be tried ({error})", flush=True)
     return ()
 
 
+def visible_gpus() -> list[str] | None:
+    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, or None if it is not set."""
+    text = os.environ.get(VISIBLE)
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def restrict_gpus(numbers: Sequence[int]) -> None:
+    """Leave these of the visible GPUs visible; raises InputError if there are fewer."""
+    visible = visible_gpus()
+    if visible is not None and max(numbers) >= len(visible):
+        found = f"GPU {max(numbers)}, numbered from 0"
+        raise InputError(f"--gpus: {found}, expected one of the {len(visible)} in {VISIBLE}")
+    os.environ[VISIBLE] = ",".join(str(number) if visible is None else visible[number] for number in numbers)
+
+
 def print_working_gpus() -> None:
-    """Print the numbers of the GPUs that work."""
+    """Print the numbers of the visible GPUs that work."""
     # Here, because the notebook's own process needs no torch.
     import torch
 
@@ -142,8 +188,10 @@ def try_collective() -> None:
 
 
 def command(gpus: Sequence[int], program: Sequence[str] = SOLVE) -> tuple[list[str], dict[str, str]]:
-    """Words and environment variables that start `program` on these GPUs (none: on the CPU)."""
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "PYTHONUNBUFFERED": "1"}
+    """Words and environment variables that start `program` on these of the visible GPUs (none: on the CPU)."""
+    visible = visible_gpus()
+    names = [str(gpu) if visible is None else visible[gpu] for gpu in gpus]
+    environment = {VISIBLE: ",".join(names), "PYTHONUNBUFFERED": "1"}
     if len(gpus) < 2:
         return [sys.executable, *program], environment
     launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--num_processes", str(len(gpus))]

@@ -21,7 +21,7 @@ from typing import Any
 from arc_trm import __version__
 from data_prep.files import MANIFEST, InputError, file_digest, read_json, save_arrays, standing_json, verify_digests
 from data_prep.program import command_line, run_program
-from submission.settings import read_launch_arguments
+from submission.settings import read_launch_arguments, read_solve_arguments
 
 FORMAT, VERSION = "arc-trm-bundle", 1
 NOTEBOOK = "kaggle_submission.ipynb"
@@ -64,16 +64,29 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle(folder, manifest)
 
 
-def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[str] = ()) -> Bundle:
+def write_bundle(
+    checkpoints: Sequence[Path],
+    folder: Path,
+    options: Sequence[str] = (),
+    competition: str | None = None,
+    anyway: bool = False,
+) -> Bundle:
     """Write a bundle atomically; raises InputError if a part is missing, or as `read_exports` does.
 
+    Unless `anyway`, also if the options ask for more supervision steps than a checkpoint was trained with.
+
     The exports become export.json, export2.json, …; `options` are words that `submission.launch` passes to
-    submission.solve.
+    submission.solve; `competition` is the name of the one that the bundle is for.
     """
     # Here, because it imports torch, which reading a bundle does not need.
     from submission.session import read_exports
 
     exports, files = read_exports(checkpoints), dict[str, bytes]()
+    asked = read_solve_arguments(read_launch_arguments(options)[1]).supervision_steps
+    for checkpoint, export in zip(checkpoints, exports, strict=True):
+        if asked > (trained := export.halting.max_supervision_steps) and not anyway:
+            found = f"--options: {asked} supervision steps, {checkpoint} was trained with {trained}"
+            raise InputError(f"{found} and answers worse with more, expected at most {trained} (or --anyway)")
     for number, checkpoint in enumerate(checkpoints, start=1):
         source, stem = standing_json(checkpoint, "export"), f"export{number if number > 1 else ''}"
         assert source is not None
@@ -86,6 +99,7 @@ def write_bundle(checkpoints: Sequence[Path], folder: Path, options: Sequence[st
     files["LICENCES.txt"] = "\n".join([LICENCES, *lines, "", (ROOT / "LICENSE").read_text()]).encode()
     manifest = {"format": FORMAT, "version": VERSION, "package": __version__, "wheel": wheel.name}
     manifest |= {"options": list(options), "checkpoints": [export.facts["sha256"] for export in exports]}
+    manifest |= {"competition": competition} if competition else {}
     save_arrays(folder, manifest, {}, files)
     return read_bundle(folder)
 
@@ -127,8 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--checkpoint", metavar="DIR", type=Path, required=True, action="append", help=several)
     add("--out", metavar="DIR", type=Path, default=Path("bundle"), help="the folder to write (bundle)")
     add("--options", metavar="WORDS", type=options_of_solving, default=[], help="for submission.solve in the notebook")
+    add("--competition", metavar="SLUG", help="the one that the bundle is for, its name in the address of its page")
+    add("--anyway", action="store_true", help="even with more supervision steps than in training")
     arguments = parser.parse_args(argv)
-    bundle = write_bundle(arguments.checkpoint, arguments.out, arguments.options)
+    words = arguments.options, arguments.competition, arguments.anyway
+    bundle = write_bundle(arguments.checkpoint, arguments.out, *words)
     size = sum(path.stat().st_size for path in bundle.files) / 1e6
     print(f"wrote {bundle.folder}: {len(bundle.files)} files, {size:.1f} MB, digest {bundle.digest[:12]}")
     return 0

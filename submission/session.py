@@ -31,7 +31,7 @@ from data_prep.files import InputError
 from data_prep.overlap import trained_on
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, pairs_digest
-from submission.adapt import BATCH_SIZES, run_config
+from submission.adapt import BATCH_SIZES, recursion, run_config
 from submission.budget import RunClock
 from submission.resume import forget_state, identity, read_state
 from submission.settings import Settings
@@ -58,14 +58,15 @@ def solve(
             accelerator = make_accelerator(settings.track, file.path.parent)
             # All processes end by the clock of the first.
             clock.started = clock.now() - agreed_values([clock.spent], accelerator)[0]
-            settings = replace(settings, precision=chosen_precision(settings, exports[0].model, accelerator))
+            precisions = [chosen_precision(settings, export.model, accelerator) for export in exports]
+            precision = " + ".join(dict.fromkeys(precisions))
             if accelerator.is_main_process:
-                print(table(accelerator, settings.precision, file, exports, clock), flush=True)
+                print(table(accelerator, precision, file, exports, settings, clock), flush=True)
             run = identity(file.tasks, exports, settings)
             saved = read_state(file, run) if resumes else None
             if saved is None:
                 forget_state(file)
-        file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=settings.precision)
+        file.note(processes=accelerator.num_processes, device=str(accelerator.device), precision=precision)
         first, steps, step = (0, 0, 0) if saved is None else (saved.facts[name] for name in PLACE)
         log, stopped = None, False
         with file.tolerated("figures of the run"):
@@ -74,7 +75,8 @@ def solve(
         for number in range(first, len(exports)):
             part = clock.part(len(exports) - number)
             place = number, saved, log, steps
-            solver = Solver(exports[number], settings, part, file, accelerator, stop, run, *place)
+            own = replace(settings, precision=precisions[number])
+            solver = Solver(exports[number], own, part, file, accelerator, stop, run, *place)
             try:
                 solver.run()
             finally:
@@ -138,6 +140,7 @@ def show_plan(
     solver.build(settings.augmentations)
     solver.fit_puzzles(solver.trainer.batch_size / rate if rate else solver.measured_pace())
     lines = [f"plan      {describe_tasks(file.tasks)}; {duration_text(solver.clock.budget)} for each checkpoint"]
+    lines += [f"recursion {describe_recursion(export, settings)}" for export in exports]
     processes = gpus or accelerator.num_processes
     lines += plan_lines(solver.schedule.plan(), solver.schedule, solver.trainer, processes)
     if accelerator.is_main_process:
@@ -187,7 +190,12 @@ def chosen_precision(settings: Settings, model: ModelConfig, accelerator: Accele
 
 
 def table(
-    accelerator: Accelerator, precision: str, file: SubmissionFile, exports: Sequence[Export], clock: RunClock
+    accelerator: Accelerator,
+    precision: str,
+    file: SubmissionFile,
+    exports: Sequence[Export],
+    settings: Settings,
+    clock: RunClock,
 ) -> str:
     """List what was found, a line each."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
@@ -197,6 +205,7 @@ def table(
     rows = [
         ("mode", file.facts["mode"]),
         *(("checkpoint", describe_export(export)) for export in exports),
+        *(("recursion", describe_recursion(export, settings)) for export in exports),
         ("device", device),
         ("memory", f"{memory:.1f} GB, {os.cpu_count()} cores, {torch.get_num_threads()} threads"),
         ("disk", f"{shutil.disk_usage(file.path.parent).free / 1e9:.1f} GB free at {file.path.parent}"),
@@ -213,6 +222,16 @@ def describe_export(export: Export) -> str:
     steps = export.facts.get("steps", "unknown")
     digest, trained = export.facts["sha256"][:12], len(export.training_tasks)
     return f"{digest}, {weights / 1e6:.2f} million weights, {steps} steps on {trained} tasks"
+
+
+def describe_recursion(export: Export, settings: Settings) -> str:
+    """Describe n, T and supervision steps of answering, and those of training if they differ."""
+    trained = export.model.deep_steps, export.halting.max_supervision_steps
+    answering = recursion(settings, export)
+    said, before = (f"T = {deep}, {steps} supervision step{'s' * (steps > 1)}" for deep, steps in (answering, trained))
+    return (
+        f"n = {export.model.latent_steps}, {said}, {'as trained' if answering == trained else f'trained with {before}'}"
+    )
 
 
 def describe_tasks(tasks: Sequence[Task]) -> str:

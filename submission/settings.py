@@ -56,6 +56,13 @@ def part(text: str) -> tuple[int, int]:
     return number, count
 
 
+def gpu_numbers(text: str) -> tuple[int, ...]:
+    """Numbers of GPUs for argparse: the first N of `N`, those of a list such as `0,2`."""
+    if not re.fullmatch(r"[1-9]\d?|\d+(,\d+)+", text) or len(set(text.split(","))) < text.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected how many GPUs, or a list of different ones: 0,2")
+    return tuple(map(int, text.split(","))) if "," in text else tuple(range(int(text)))
+
+
 def _option(default: Any, text: str, section: str = "", **words: Any) -> Any:
     """A field that is a command-line option: its help, and further arguments of `add_argument`.
 
@@ -69,9 +76,17 @@ COUNT, AMOUNT, SHARE = (dict[str, Any](type=kind, metavar="N") for kind in (whol
 SWITCH: dict[str, Any] = {"action": "store_true"}
 AFFORDABLE = -1  # tasks of a rehearsal: as many as the time is for
 MOST_AUGMENTATIONS, LEAST_AUGMENTATIONS, LEAST_VISITS = 128, 15, 60
-# Options that go together: what the best public run with this model did at test time.
+# T and supervision steps of the best public run with this model at test time. IF_DEEP stands for them if training had
+# at least those of DEEP_ENOUGH, and for training's own otherwise.
+DEEPER, DEEP_ENOUGH, IF_DEEP = (4, 10), (3, 10), -1
+# Options that go together.
 PROFILES: dict[str, dict[str, Any]] = {
-    "competition": {"deep_steps": 4, "supervision_steps": 10, "compile": True, "time_budget": RERUN_SECONDS},
+    "competition": {
+        "deep_steps": IF_DEEP,
+        "supervision_steps": IF_DEEP,
+        "compile": True,
+        "time_budget": RERUN_SECONDS,
+    },
 }
 
 
@@ -160,7 +175,11 @@ def solve_parser(description: str | None) -> argparse.ArgumentParser:
     add("--out", metavar="FILE", type=Path, default=Path("submission.json"), help="the submission (submission.json)")
     add("--time-budget", metavar="TIME", type=duration, default=duration("10m"), help="such as 11h30m or 90s (10m)")
     add("--resume", action="store_true", help="go on from the state that an earlier process left beside --out")
-    add("--profile", choices=PROFILES, help="competition: T = 4, 10 supervision steps, compiled, 11h45m")
+    add(
+        "--profile",
+        choices=PROFILES,
+        help="competition: compiled, 11h45m; T = 4 and 10 supervision steps if trained deep",
+    )
     add("--plan", action="store_true", help="print what would be done in the time, and do nothing")
     add("--rate", metavar="N", type=amount, default=0.0, help="for --plan: training examples a second (measured here)")
     add("--gpus", metavar="N", type=whole, default=0, help="for --plan: GPUs that reach --rate (this machine)")
@@ -190,6 +209,12 @@ def read_launch_arguments(words: Sequence[str], description: str | None = None) 
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")
     tasks = "public tasks to rehearse on (as many as get the time that one has in the rerun); 0: none"
     add("--rehearsal-tasks", metavar="N", type=whole, help=tasks)
+    add(
+        "--gpus",
+        metavar="N|LIST",
+        type=gpu_numbers,
+        help="the first N, or those such as 0,2, of the visible GPUs (all)",
+    )
     arguments, options = parser.parse_known_args(words)
     options = ["--profile", "competition", *options]
     read_solve_arguments(options)

@@ -157,12 +157,13 @@ def choose_tasks(arguments: argparse.Namespace, checkpoints: Sequence[Path]) -> 
         from arc_trm.checkpoint import read_export
 
         exports, seconds = [read_export(checkpoint) for checkpoint in checkpoints], arguments.time_budget
-        lines = [line for export in exports for line in export.training_tasks]
+        # A plan wants tasks of the hidden ones' shape, seen or not.
+        lines = [] if arguments.plan else [line for export in exports for line in export.training_tasks]
         known = all(export.training_known for export in exports)
         part = arguments.fold or (1, 1)
         count, root = arguments.rehearse, arguments.input
         tasks, said = choose_rehearsal(lines, count, root, known, arguments.allow_seen, part)
-        if is_first_process():
+        if is_first_process() and not arguments.plan:
             files.make_folder(arguments.out.parent)
             # For submission.score and submission.report.
             write_tasks(tasks, arguments.out.parent, f"{arguments.out.stem}.")

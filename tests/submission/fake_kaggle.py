@@ -9,6 +9,7 @@ from typing import Any
 
 Answer = dict[str, Any]
 USER = "alice"
+COMPETITION = "arc-prize-2026-arc-agi-2"
 
 
 @dataclass
@@ -38,6 +39,9 @@ class FakeKaggle:
     output: dict[str, bytes] = field(default_factory=dict)
     log: str = ""
     page: int = 2  # files on a page of a listing
+    competitions: dict[str, Answer] = field(default_factory=lambda: {COMPETITION: {"deadline": "2099-11-02T23:59:00Z"}})
+    quota: Answer = field(default_factory=lambda: {"timeUsed": "30600s", "totalTimeAllowed": "108000s"})
+    first_version: int = 1
     bad_token: bool = False
     url: str = ""
     waiting: int = 0
@@ -98,7 +102,8 @@ def create_dataset_version(site: FakeKaggle, body: Answer) -> Answer:
 def save_kernel(site: FakeKaggle, body: Answer) -> Answer:
     versions = site.kernels.setdefault(body["slug"], [])
     versions.append(body)
-    return {"ref": body["slug"], "url": "x", "versionNumber": len(versions), **site.dropped}
+    number = site.first_version + len(versions) - 1
+    return {"ref": body["slug"], "url": "x", "versionNumber": number, **site.dropped}
 
 
 def get_kernel_session_status(site: FakeKaggle, body: Answer) -> Answer:
@@ -117,6 +122,17 @@ def create_code_submission(site: FakeKaggle, body: Answer) -> Answer:
     return {"message": "Successfully submitted", "ref": 100}
 
 
+def list_competitions(site: FakeKaggle, body: Answer) -> Answer:
+    """Answer as the site's search does: with all whose names hold the text."""
+    address = "https://www.kaggle.com/competitions"
+    found = {name: facts for name, facts in site.competitions.items() if body.get("search", "") in name}
+    return {"competitions": [{"ref": f"{address}/{name}", **facts} for name, facts in found.items()]}
+
+
+def get_accelerator_quota_statistics(site: FakeKaggle, body: Answer) -> Answer:
+    return {"quotaRefreshTime": "2026-11-28T00:00:00Z", "gpuQuota": site.quota}
+
+
 METHODS: dict[str, Callable[[FakeKaggle, Answer], Answer]] = {
     "IntrospectToken": introspect,
     "GetDatasetStatus": get_dataset_status,
@@ -128,6 +144,8 @@ METHODS: dict[str, Callable[[FakeKaggle, Answer], Answer]] = {
     "GetKernelSessionStatus": get_kernel_session_status,
     "ListKernelSessionOutput": list_kernel_session_output,
     "CreateCodeSubmission": create_code_submission,
+    "ListCompetitions": list_competitions,
+    "GetAcceleratorQuotaStatistics": get_accelerator_quota_statistics,
 }
 
 

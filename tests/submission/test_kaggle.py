@@ -17,7 +17,7 @@ from submission.kaggle import NO_CREDENTIALS, Pushed, dataset_state, sign_in
 from submission.package import FORMAT, NOTEBOOK, VERSION, Bundle, read_bundle
 from submission.submission_file import write_submission
 from tests.conftest import REPOSITORY, run_module
-from tests.submission.fake_kaggle import USER, Failure, FakeKaggle, serve
+from tests.submission.fake_kaggle import COMPETITION, USER, Failure, FakeKaggle, serve
 from tests.submission.test_attempts import GRIDS
 
 MACHINE = "NvidiaL4"
@@ -112,7 +112,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def call(tmp_path: Path, clock: Clock) -> Callable[..., int]:
     def run(command: str, *words: str) -> int:
         folders = ["--out", str(tmp_path / "out")]
-        folders += ["--bundle", str(tmp_path / "bundle")] if command == "push" else []
+        if command == "push":
+            folders += ["--bundle", str(tmp_path / "bundle"), "--competition", COMPETITION]
         return kaggle.main([command, *folders, *words])
 
     return run
@@ -135,7 +136,7 @@ def test_a_first_push_uploads_runs_and_fetches(
     [pushed] = ran.asked("SaveKernel")
     # The client leaves out what is false; what it does not say about internet is "no" then.
     assert pushed["datasetDataSources"] == [DATASET]
-    assert pushed["competitionDataSources"] == [kaggle.COMPETITION]
+    assert pushed["competitionDataSources"] == [COMPETITION]
     assert (pushed["machineShape"], pushed["isPrivate"], pushed["enableGpu"]) == (MACHINE, True, True)
     assert pushed["enableInternet"] is False
     assert [cell["cell_type"] for cell in json.loads(pushed["text"])["cells"]] == ["markdown", "code", "code"]
@@ -145,7 +146,7 @@ def test_a_first_push_uploads_runs_and_fetches(
         "arc-trm-submission.log",
     }
     record = json.loads((tmp_path / "out" / "push.json").read_text())
-    assert record == asdict(Pushed(DATASET, KERNEL, kaggle.COMPETITION, bundle.digest, MACHINE, 1))
+    assert record == asdict(Pushed(DATASET, KERNEL, COMPETITION, bundle.digest, MACHINE, 4, 1))
     printed = capsys.readouterr().out.splitlines()
     assert [line.rsplit(": ")[1] for line in printed if line.startswith("kernel")] == ["queued", "running", "complete"]
     assert printed[-1] == f"fetched {output}: 1 tasks in submission.json"
@@ -174,7 +175,7 @@ def test_submit_hands_the_pushed_version_in(
     call("push")
     assert call("submit") == 0
     [submitted] = ran.asked("CreateCodeSubmission")
-    assert submitted["competitionName"] == kaggle.COMPETITION
+    assert submitted["competitionName"] == COMPETITION
     assert (submitted["kernelOwner"], submitted["kernelSlug"]) == (USER, "arc-trm-submission")
     assert (submitted["kernelVersion"], submitted["fileName"]) == (1, "submission.json")
     assert submitted["submissionDescription"].startswith("bundle ")
@@ -182,8 +183,8 @@ def test_submit_hands_the_pushed_version_in(
 
 
 DOUBTS = {
-    "machine": ({"device": "cpu", "processes": 1}, "0 GPUs worked of those of NvidiaL4"),
-    "processes": ({"processes": 1}, "1 GPUs worked of those of NvidiaL4"),
+    "machine": ({"device": "cpu", "processes": 1}, "0 GPUs worked of the 4 of NvidiaL4"),
+    "processes": ({"processes": 1}, "1 GPUs worked of the 4 of NvidiaL4"),
     "votes": ({"outputs_without_candidates": 3}, "outputs without votes: 3"),
     "trouble": ({"troubles": ["adaptation: it broke"]}, "trouble: adaptation: it broke"),
 }
@@ -201,6 +202,14 @@ def test_what_the_public_run_did_not_prove_is_not_handed_in(
     assert not ran.asked("CreateCodeSubmission")
     assert call("submit", "--anyway") == 0
     assert len(ran.asked("CreateCodeSubmission")) == 1
+
+
+def test_what_the_rerun_does_beyond_the_public_run_is_said(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.output["submission.summary.json"] = json.dumps({**PROVED, "rerun": ["time: 11h45m; here 20m00s"]}).encode()
+    call("push")
+    assert "the rerun differs: time: 11h45m; here 20m00s" in capsys.readouterr().out.splitlines()
 
 
 def test_output_can_be_fetched_later(ran: FakeKaggle, call: Callable[..., int], tmp_path: Path) -> None:
@@ -228,19 +237,111 @@ def test_owner_names_and_machine_can_be_chosen(ran: FakeKaggle, call: Callable[.
     assert ran.asked("SaveKernel")[0]["machineShape"] == "NvidiaTeslaT4"
 
 
+def test_another_machine_needs_its_number_of_gpus(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    with pytest.raises(InputError, match=r"^--machine NvidiaB300: unknown here, expected --gpus N too, or NvidiaL4, "):
+        call("push", "--machine", "NvidiaB300")
+    assert not ran.datasets
+    assert (
+        call("push", "--machine", "NvidiaB300", "--gpus", "2", "--docker-image", "gcr.io/kaggle/python@sha256:1") == 0
+    )
+    [asked] = ran.asked("SaveKernel")
+    assert (asked["machineShape"], asked["dockerImage"]) == ("NvidiaB300", "gcr.io/kaggle/python@sha256:1")
+    with pytest.raises(InputError, match=r"output: 4 GPUs worked of the 2 of NvidiaB300; expected"):
+        call("submit")
+
+
 def test_slow_processing_is_waited_for_but_not_for_ever(
     ran: FakeKaggle, call: Callable[..., int], clock: Clock
 ) -> None:
     ran.processing = 40
     call("push", "--no-wait")
     assert clock.slept == [15.0] * 40
-    ran.kernel_states = ["RUNNING"]
-    with pytest.raises(InputError, match=rf"^kernel {KERNEL}, its end: still not there after 780 minutes$"):
-        call("output")
     ran.datasets.clear()
     ran.processing = 10**6
     with pytest.raises(InputError, match=rf"^dataset {DATASET}, this bundle: still not there after 60 minutes$"):
         call("push")
+
+
+def test_the_notebook_is_waited_for_as_long_as_it_takes(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.kernel_states = [*["QUEUED"] * (3 * 240), "RUNNING", "COMPLETE"]
+    assert call("push") == 0
+    waiting = [line for line in capsys.readouterr().out.splitlines() if "its end: waiting for " in line]
+    assert len(waiting) == 3 * 6
+    assert waiting[0] == f"kernel {KERNEL}, its end: waiting for 10m00s"
+
+
+def test_an_interrupted_wait_can_be_taken_up_again(
+    ran: FakeKaggle, call: Callable[..., int], tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call("push")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        last
+        == f"note: the notebook goes on; python -m submission.kaggle output --out {tmp_path / 'out'} waits and fetches"
+    )
+    assert call("output") == 0
+    assert (tmp_path / "out" / "output" / "submission.json").is_file()
+
+
+# Competition and quota --------------------------------------------------------------------------------------
+
+
+def test_push_says_deadline_and_quota_before_it_uploads(
+    ran: FakeKaggle, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran.competitions[f"{COMPETITION}-more"] = {"deadline": "2001-01-01T00:00:00Z"}
+    assert call("push", "--no-wait") == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"competition {COMPETITION}: deadline 2099-11-02 23:59 UTC",
+        "GPU quota: 21.5 of 30.0 hours left, renewed 2026-11-28 00:00 UTC",
+    ]
+    methods = [method for method, _ in ran.requests]
+    assert methods.index("GetAcceleratorQuotaStatistics") < methods.index("GetDatasetStatus")
+
+
+@pytest.mark.parametrize("facts", [{"deadline": "2026-11-02T23:59:00Z"}, {"submissionsDisabled": True}])
+def test_a_closed_competition_is_refused_before_the_upload(
+    ran: FakeKaggle, call: Callable[..., int], facts: dict[str, object]
+) -> None:
+    ran.competitions[COMPETITION] = facts
+    with pytest.raises(
+        InputError, match=rf"^competition {COMPETITION}: closed, .*deadline.*; expected an open one, or --"
+    ):
+        call("push")
+    assert not ran.datasets
+    assert not ran.kernels
+    assert call("push", "--anyway") == 0
+    with pytest.raises(InputError, match="closed, "):
+        call("submit")
+    assert call("submit", "--anyway") == 0
+
+
+def test_a_competition_that_kaggle_does_not_list_is_refused(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.competitions = {f"{COMPETITION}-more": {}}
+    with pytest.raises(InputError, match=rf"^competition {COMPETITION}: Kaggle lists none of that name, expected"):
+        call("push")
+    assert not ran.datasets
+
+
+def test_the_competition_is_asked_for_unless_the_bundle_names_one(
+    ran: FakeKaggle, bundle: Bundle, tmp_path: Path
+) -> None:
+    folders = ["--bundle", str(bundle.folder), "--out", str(tmp_path / "out"), "--no-wait"]
+    with pytest.raises(InputError, match=r"^--competition: not given, and the bundle names none, expected"):
+        kaggle.main(["push", *folders])
+    files = {path.name: path.read_bytes() for path in bundle.files if path.name != "manifest.json"}
+    save_arrays(bundle.folder, {**bundle.manifest, "competition": COMPETITION}, {}, files)
+    assert kaggle.main(["push", *folders]) == 0
+    assert ran.asked("SaveKernel")[0]["competitionDataSources"] == [COMPETITION]
 
 
 # Failures ---------------------------------------------------------------------------------------------------
@@ -260,7 +361,7 @@ def test_a_failure_that_may_pass_does_not_end_the_waiting(
 def test_waiting_for_a_site_that_never_comes_back_has_an_end(ran: FakeKaggle, call: Callable[..., int]) -> None:
     call("push", "--no-wait")
     ran.always["GetKernelSessionStatus"] = Failure(503)
-    with pytest.raises(InputError, match=r"still not there after 780 minutes \(kernel .*: status 503, .+\)$"):
+    with pytest.raises(InputError, match=r"still not there after 60 minutes \(kernel .*: status 503, .+\)$"):
         call("output")
 
 
@@ -336,9 +437,18 @@ def test_a_dropped_source_is_a_failure(
     ran: FakeKaggle, call: Callable[..., int], tmp_path: Path, answer: str, source: str
 ) -> None:
     ran.dropped = {answer: [source]}
-    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: Kaggle dropped the source {source}, version 1 is void$"):
+    void = rf"^kernel {KERNEL}: Kaggle dropped the source {source}, version 1 is void, stop it at https://.*/{KERNEL}$"
+    with pytest.raises(InputError, match=void):
         call("push")
-    assert not (tmp_path / "out" / "push.json").exists()
+    for command in ("output", "submit"):
+        with pytest.raises(InputError, match=r"push.json: version 0 of the notebook is void, expected 1 or more"):
+            call(command)
+
+
+def test_a_push_without_a_version_is_refused(ran: FakeKaggle, call: Callable[..., int]) -> None:
+    ran.first_version = 0
+    with pytest.raises(InputError, match=rf"^kernel {KERNEL}: version 0 of the notebook is void, expected 1 or more"):
+        call("push")
 
 
 def test_an_error_in_the_answer_is_a_failure(ran: FakeKaggle, call: Callable[..., int]) -> None:

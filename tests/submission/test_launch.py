@@ -13,9 +13,56 @@ from data_prep.files import InputError
 from submission import launch
 from submission.inputs import RERUN_VARIABLE
 from submission.launch import Launch, command, note_bundle, run_printing, working_gpus
+from submission.settings import read_launch_arguments
+from submission.submission_file import read_summary, summary_path
 from tests.conftest import HANG
 from tests.submission.kaggle_layout import make_layout
 from tests.submission.tiny import tiny_tasks
+
+
+@pytest.fixture(autouse=True)
+def all_gpus_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(launch.VISIBLE, raising=False)
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [((0,), "3"), ((0, 1), "3,GPU-5e1f"), ((1, 2), "GPU-5e1f,7")])
+def test_a_mask_of_gpus_is_honoured(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], visible: str) -> None:
+    monkeypatch.setenv(launch.VISIBLE, "3, GPU-5e1f,7")
+    assert command(gpus)[1][launch.VISIBLE] == visible
+
+
+def test_the_driver_does_not_widen_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PROBE", "import sys; sys.exit(3)")
+    monkeypatch.setattr(launch, "LISTING", [sys.executable, "-c", "print(0, 1, 2, 3)"])
+    monkeypatch.setenv(RERUN_VARIABLE, "1")
+    for mask, expected in (("2,3", (0, 1)), ("", ())):
+        monkeypatch.setenv(launch.VISIBLE, mask)
+        assert working_gpus() == expected
+
+
+@pytest.mark.parametrize(
+    ("mask", "asked", "visible"),
+    [(None, "2", "0,1"), (None, "0,2", "0,2"), ("3,5,7", "2", "3,5"), ("3,5,7", "0,2", "3,7")],
+)
+def test_gpus_can_be_left_to_another_solver(
+    monkeypatch: pytest.MonkeyPatch, mask: str | None, asked: str, visible: str
+) -> None:
+    monkeypatch.setenv(launch.VISIBLE, mask or "")
+    if mask is None:
+        monkeypatch.delenv(launch.VISIBLE)
+    launch.restrict_gpus(read_launch_arguments(["--gpus", asked])[0].gpus)
+    assert os.environ[launch.VISIBLE] == visible
+
+
+def test_gpus_that_are_not_visible_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(launch.VISIBLE, "3,5")
+    with pytest.raises(
+        InputError, match=r"^--gpus: GPU 2, numbered from 0, expected one of the 2 in CUDA_VISIBLE_DEVI"
+    ):
+        launch.restrict_gpus((0, 2))
+    for text in ("0", "1,1", "a", "1,", "-1"):
+        with pytest.raises(SystemExit):
+            read_launch_arguments([f"--gpus={text}"])
 
 
 def test_several_gpus_get_a_process_each() -> None:
@@ -263,6 +310,28 @@ def test_a_rehearsal_solves_and_then_scores_itself(
     assert "valid, 3 tasks, 4 outputs" in said
     assert "note: no report page (" in said, "a rehearsal that fails does not hide what was handed in"
     assert orjson.loads((tmp_path / "working" / "bundle.json").read_bytes())["format"] == "arc-trm-bundle"
+
+
+def test_a_public_run_says_what_the_rerun_does_beyond_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "submission.json"
+    answer = {"attempt_1": [[1]], "attempt_2": [[2]]}
+    out.write_bytes(orjson.dumps({"a": [answer], "b": [answer] * 2, "c": [answer], "d": [answer]}))
+    summary = {
+        "adaptation_steps": 7,
+        "troubles": [],
+        "seconds": {"set-up": 5.0, "adaptation": 600.0, "prediction": 95.0},
+    }
+    summary_path(out).write_bytes(orjson.dumps(summary))
+    launch.say_rerun(out, 6 * 3600)
+    lines = [
+        "time: 6h00m; here 11m40s",
+        "tasks: 240 hidden ones, about 41% with several outputs; here 4, 25%",
+        "compiling: unless options forbid it; here none",
+        "adaptation: most of the time; here 7 steps, 10m00s",
+        "not exercised here: first votes, compiling, saving, going on after a failure",
+    ]
+    assert capsys.readouterr().out.splitlines() == ["the rerun differs:", *(f"  {line}" for line in lines)]
+    assert read_summary(out) == {**summary, "rerun": lines}
 
 
 def test_the_rerun_solves_alone_and_has_all_the_time(

@@ -112,6 +112,23 @@ def test_the_licences_name_the_corpora(bundle: Bundle, tmp_path: Path) -> None:
     assert "\n  mine 2\n" in (tmp_path / "b" / "LICENCES.txt").read_text()
 
 
+def test_more_supervision_steps_than_in_training_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+    words = ["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b"), "--options"]
+    found = (
+        r"^--options: 8 supervision steps, .* was trained with 2 and answers worse with more, expected at most 2 \(or"
+    )
+    with pytest.raises(InputError, match=found):
+        package.main([*words, "--halting.max-supervision-steps 8"])
+    assert not (tmp_path / "b").exists()
+    assert package.main([*words, "--halting.max-supervision-steps 8", "--anyway"]) == 0
+    assert package.main([*words, "--halting.max-supervision-steps 2"]) == 0
+
+
+def test_the_competition_travels_with_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
+    package.main(["--checkpoint", str(bundle.folder), "--out", str(tmp_path / "b"), "--competition", "a-prize"])
+    assert read_bundle(tmp_path / "b").manifest["competition"] == "a-prize"
+
+
 def test_options_travel_with_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
     assert bundle.manifest["options"] == []
     package.main(

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+import torch
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
 from arc_trm.config import RunConfig, flat
@@ -20,9 +21,11 @@ from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside, standing_json
 from submission import resume, score, session, solve
+from submission.adapt import recursion, run_config
 from submission.attempts import draft_submission
 from submission.budget import Unit
-from submission.settings import Settings, add_settings, read_solve_arguments, solve_parser
+from submission.session import describe_recursion
+from submission.settings import IF_DEEP, Settings, add_settings, read_solve_arguments, solve_parser
 from submission.solver import Solver
 from submission.submission_file import read_submission
 from tests.conftest import ENDLESS
@@ -320,18 +323,60 @@ def test_a_plan_is_printed_and_nothing_is_done(files: dict[str, str], capsys: py
     assert int(rows) == 3 * 129
     assert 0.5 < int(steps) * 256 / 200 / (11.75 * 3600) < 1
     assert any(re.fullmatch(r"plan      prediction: \S+, \d+ votes an output", line) for line in lines)
+    assert lines[1] == "recursion n = 1, T = 1, 2 supervision steps, as trained"
     assert "for a step of 64 examples at once" in lines[-1]
     assert not Path("submission.json").exists()
+
+
+def test_a_plan_of_the_rerun_takes_public_tasks_of_its_shape(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    options = ["--plan", "--rate", "200", "--gpus", "4", "--profile", "competition", "--rehearse"]
+    assert solve.main([*options, "--checkpoint", files["checkpoint"], "--input", "."]) == 0
+    found = re.match(r"plan      240 tasks, (\d+) outputs, 41% of the tasks with several;", capsys.readouterr().out)
+    assert found is not None
+    assert 330 <= int(found[1]) <= 350
+    assert not list(Path().iterdir())
 
 
 def test_a_profile_changes_what_is_not_said() -> None:
     plain, profile = read_solve_arguments([]), read_solve_arguments(["--profile", "competition"])
     assert (plain.deep_steps, plain.supervision_steps, plain.compile, plain.time_budget) == (0, 0, False, 600)
-    assert (profile.deep_steps, profile.supervision_steps, profile.compile) == (4, 10, True)
+    assert (profile.deep_steps, profile.supervision_steps, profile.compile) == (IF_DEEP, IF_DEEP, True)
     assert profile.time_budget == 11.75 * 3600
     options = ["--model.deep-steps", "2", "--train.no-compile", "--time-budget", "5m"]
     said = read_solve_arguments([*options, "--profile", "competition"])
-    assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, 10, False, 300)
+    assert (said.deep_steps, said.supervision_steps, said.compile, said.time_budget) == (2, IF_DEEP, False, 300)
+
+
+@pytest.mark.parametrize(
+    ("trained", "options", "said"),
+    [
+        ((1, 1), [], "T = 1, 1 supervision step, as trained"),
+        ((2, 16), [], "T = 2, 16 supervision steps, as trained"),
+        ((3, 7), [], "T = 3, 7 supervision steps, as trained"),
+        ((3, 16), [], "T = 4, 10 supervision steps, trained with T = 3, 16 supervision steps"),
+        ((4, 10), [], "T = 4, 10 supervision steps, as trained"),
+        (
+            (3, 16),
+            ["--model.deep-steps", "0", "--halting.max-supervision-steps", "0"],
+            "T = 3, 16 supervision steps, as trained",
+        ),
+        ((3, 16), ["--model.deep-steps", "2"], "T = 2, 10 supervision steps, trained with T = 3, 16 supervision steps"),
+        ((1, 2), ["--halting.max-supervision-steps", "5"], "T = 1, 5 supervision steps, trained with T = 1, 2"),
+    ],
+)
+def test_the_profile_deepens_only_what_was_trained_deep(
+    tmp_path: Path, trained: tuple[int, int], options: list[str], said: str
+) -> None:
+    export = read_export(make_export(tmp_path / "e", model=replace(MODEL, deep_steps=trained[0])))
+    export = replace(export, halting=replace(export.halting, max_supervision_steps=trained[1]))
+    settings = Settings.read(read_solve_arguments(["--profile", "competition", *options]))
+    assert describe_recursion(export, settings).startswith(f"n = 1, {said}")
+    config = run_config(settings, export, torch.device("cpu"), 1)
+    assert (config.model.deep_steps, config.halting.max_supervision_steps) == recursion(settings, export)
 
 
 def test_an_export_that_a_kill_set_aside_is_a_checkpoint(
