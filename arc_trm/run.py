@@ -96,7 +96,9 @@ def _resume(trainer: Trainer, start: Start, facts: Mapping[str, Any]) -> str | N
     known = trainer.load_state_dict(tensors, kept)
     trainer.saved_step = trainer.step
     line = f"resuming at step {trainer.step}" + (" with other data" if other_data else "")
-    return line + (f": {known} of its puzzles are known" if other_data and known is not None else "")
+    if other_data and known is not None:
+        line += f": {known} of {trainer.parts[0].source.num_puzzles} puzzles are known"
+    return line
 
 
 def _changes(trainer: Trainer, facts: Mapping[str, Any], kept: Mapping[str, Any], earlier: RunConfig) -> list[str]:
