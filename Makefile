@@ -36,7 +36,7 @@ lint: install ## check style, format and types
 bench: install ## run the benchmarks and print their table (ARGS="NAME ...": only those)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-gpu: install ## find out on a GPU what works and how fast (docs/gpu.md); ARGS="--call 1": a third of it
+gpu: install ## measure on a GPU what works and how fast (docs/gpu.md); ARGS="--call 1": a third of it
 	$(BIN)/python -m tests.gpu $(ARGS)
 
 gpu-kit: install ## gather what a machine with a GPU and without network needs: gpu-kit/

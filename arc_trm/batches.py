@@ -116,16 +116,16 @@ class ArcBatches:
         window. The labels of an asked output that leaves it mean nothing.
         """
         window = self.side * (self.side + 1)
-        entries = self._positions[rows.pairs] * 8 + rows.dihedrals
-        first = entries * 4 * window - rows.rows * (self.side + 1) - rows.columns
+        entries = self._positions[rows.pairs] * 8 + rows.augmentations.dihedrals
+        first = entries * 4 * window - rows.top * (self.side + 1) - rows.left
         starts = upload(np.concatenate((first + window, first + 3 * window)), self.device)
-        tables = upload(_token_tables(rows.permutations), self.device)
+        tables = upload(_token_tables(rows.augmentations.permutations), self.device)
         lines = self._windows.index_select(0, starts).view(2, len(rows), self.side, self.side + 1)
         tokens = lines[..., : self.side].long().view(2, len(rows), self.seq_len)
         inputs, labels = tables.gather(2, tokens)
         if not self.task_rows:
             return Batch(inputs, labels, upload(rows.puzzles, self.device))
-        dihedrals = upload(rows.dihedrals.astype(np.int32), self.device)
+        dihedrals = upload(rows.augmentations.dihedrals.astype(np.int32), self.device)
         views = torch.cat((dihedrals[:, None], tables[0, :, COLOUR_OFFSET:]), dim=1)
         return Batch(inputs, labels, upload(self.store.pair_groups[rows.pairs].astype(np.int64), self.device), views)
 

@@ -1,7 +1,7 @@
-"""What a run leaves on disk: whole training states to resume from, and the small export that solving needs.
+"""Files of a run: checkpoints, from which training resumes, and the small export that solving needs.
 
-Both are folders of one safetensors file and one JSON file that holds its SHA-256. A folder is written beside its
-place, flushed, and renamed into it, so it is either whole or not there; nothing is ever unpickled.
+Both are folders of one safetensors file and one JSON file that holds its SHA-256. A folder is written under another
+name, flushed and renamed, so it is either complete or absent; nothing is ever unpickled.
 
     runs/arc1/
         config.json             the run's settings
@@ -28,6 +28,7 @@ from torch import Tensor
 from arc_trm import __version__
 from arc_trm.config import HaltingConfig, ModelConfig, from_json
 from arc_trm.model import RecursiveModel
+from data_prep.augment import Augmentations
 from data_prep.files import (
     InputError,
     file_digest,
@@ -37,7 +38,6 @@ from data_prep.files import (
     sha256_hex,
     standing_json,
 )
-from data_prep.grid import COLOURS
 from data_prep.store import ArcStore
 
 Tensors = dict[str, Tensor]
@@ -45,14 +45,14 @@ Tensors = dict[str, Tensor]
 STATE, EXPORT = "state", "export"
 FORMATS = {STATE: "arc-trm-checkpoint", EXPORT: "arc-trm-export"}
 FORMAT_VERSION = 1
-# Words of a digest that are worked on at once: their products take 128 MB.
+# Words of a digest computed at once: their products take 128 MB.
 WORDS_AT_ONCE = 1 << 24
 
 
 def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write `tensors` and `facts` as a folder of `kind`; what stood there before is replaced at the last moment.
+    """Write `tensors` and `facts` as a folder of `kind`, replacing an old one at the last moment.
 
-    Raises InputError when the disk is full or the place cannot be written; the old folder stays.
+    Raises InputError if the folder cannot be written, for example on a full disk; the old one stays.
     """
     refuse_other_files(folder, kind, (f"{kind}.json", f"{kind}.safetensors"))
     with new_folder(folder) as fresh:
@@ -68,15 +68,15 @@ def write_folder(folder: Path, kind: str, tensors: Mapping[str, Tensor], facts: 
 
 
 def _facts_digest(facts: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything that a JSON file says, whatever its layout."""
+    """Return the SHA-256 of the content of a JSON file, independent of its layout."""
     said = {name: value for name, value in facts.items() if name != "facts_sha256"}
     return sha256_hex(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
 
 
 def read_folder(folder: Path, kind: str, name: str = "") -> tuple[Tensors, dict[str, Any]]:
-    """The tensors and facts of a folder of `kind`, in files of another `name` where one is given.
+    """Read the tensors and facts of a folder of `kind`, from files called `name` if given.
 
-    Raises InputError when it is missing, truncated or altered.
+    Raises InputError if a file is missing, truncated or altered.
     """
     where = standing_json(folder, name or kind) or folder / f"{name or kind}.json"
     facts = read_json(where)
@@ -95,17 +95,17 @@ def read_folder(folder: Path, kind: str, name: str = "") -> tuple[Tensors, dict[
     return load_file(data), facts
 
 
-# What stands in the facts of an export of which nobody knows what it was trained on.
+# In the facts of an export whose training tasks are not known.
 UNKNOWN_TRAINING = "unknown: the checkpoint does not say"
 
 
 @dataclass(frozen=True)
 class Export:
-    """All that adaptation and prediction need from a trained model."""
+    """A trained model as adaptation and prediction need it."""
 
     model: ModelConfig
     halting: HaltingConfig
-    weights: Tensors  # RecursiveModel.state_dict(), the moving average where the run kept one
+    weights: Tensors  # RecursiveModel.state_dict(), their moving average if the run kept one
     puzzle_mean: Tensor  # [w]: where new puzzles start
     training_tasks: tuple[str, ...] = ()  # digests of the tasks whose pairs were training labels
     puzzle_table: Tensor | None = None  # [puzzles, w], for exports that keep it
@@ -114,12 +114,12 @@ class Export:
 
     @property
     def training_known(self) -> bool:
-        """Whether `training_tasks` are all that it was trained on; an imported published checkpoint cannot say."""
+        """True if `training_tasks` is complete; an imported published checkpoint does not say."""
         return self.facts.get("training_tasks") != UNKNOWN_TRAINING
 
 
 def write_export(folder: Path, export: Export) -> None:
-    """Write the export atomically; raises InputError where it cannot be written."""
+    """Write the export atomically; raises InputError if it cannot be written."""
     tensors = {f"model/{name}": tensor for name, tensor in export.weights.items()}
     tensors["puzzle_mean"] = export.puzzle_mean
     if export.puzzle_table is not None:
@@ -154,33 +154,33 @@ def read_export(path: Path) -> Export:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
+    """List the checkpoint folders of a run, oldest first."""
     return sorted(path for path in (run / "checkpoints").glob("step-*") if path.is_dir())
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint after `step` is or will be."""
+    """Return the folder of the checkpoint after `step`, which need not exist."""
     return run / "checkpoints" / f"step-{step:08d}"
 
 
 def write_checkpoint(run: Path, step: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], keep: int) -> None:
-    """Write the state after `step` and delete older checkpoints but the newest `keep`."""
+    """Write the state after `step`; keep only the newest `keep` checkpoints."""
     write_folder(checkpoint_folder(run, step), STATE, tensors, {**facts, "step": step})
     tidy_checkpoints(run, step, keep)
 
 
 def tidy_checkpoints(run: Path, step: int, keep: int) -> None:
-    """Delete checkpoints up to `step` but the newest `keep`, and what kills left of others."""
-    # Later ones can only be broken ones, from before a resume: they must not push good ones out.
+    """Delete all but the newest `keep` checkpoints up to `step`, and unfinished ones that kills left."""
+    # Later ones are broken ones from before a resumption, which must not displace good ones.
     old = [path for path in checkpoint_folders(run) if path <= checkpoint_folder(run, step)]
     for path in (*old[:-keep], *(run / "checkpoints").glob(".step-*")):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[Tensors, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, or None where there is none at all; `warn` hears of each refused one.
+    """Read the newest checkpoint that is whole; return None if there are none. Calls `warn` for each broken one.
 
-    Raises InputError when there are checkpoints but none is whole.
+    Raises InputError if there are checkpoints but none is whole.
     """
     folders = checkpoint_folders(run)
     for folder in reversed(folders):
@@ -197,7 +197,7 @@ def read_newest_checkpoint(run: Path, warn: Callable[[str], object]) -> tuple[Te
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> Tensors:
-    """The tensors whose names begin with `prefix`, under the rest of their names."""
+    """Return the tensors whose names begin with `prefix`, which is removed from their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -212,9 +212,9 @@ def load_weights(model: RecursiveModel, weights: Mapping[str, Tensor]) -> None:
 
 
 def bit_digest(tensors: Iterable[Tensor]) -> Tensor:
-    """An int64 [] that depends on every bit of the tensors: their 32-bit words times odd numbers, summed.
+    """Return a digest, int64 [], of every bit of the tensors: their 32-bit words times odd numbers, summed.
 
-    Sums of integers, which wrap around, do not depend on their order, so equal bits give equal digests on any device.
+    Integer sums wrap around and do not depend on their order, so equal bits give equal digests on any device.
     """
     digest = torch.zeros((), dtype=torch.int64)
     for tensor in tensors:
@@ -229,46 +229,45 @@ def bit_digest(tensors: Iterable[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class RowNames:
-    """What each of the N rows of an embedding table stands for, 15 bytes a row: its owner and an augmentation."""
+    """Names of the N rows of an embedding table, 15 bytes a row: an owner and an augmentation."""
 
-    owners: tuple[str, ...]  # `corpus/task_id`; the digest of a task's demonstrations where rows belong to tasks
+    owners: tuple[str, ...]  # `corpus/task_id`; the digest of a task's demonstrations if rows belong to tasks
     groups: NDArray[np.int32]  # [N] index of the owner
-    dihedrals: NDArray[np.uint8]  # [N]
-    permutations: NDArray[np.uint8]  # [N, 10]
+    augmentations: Augmentations  # [N]
 
     @classmethod
     def of_puzzles(cls, store: ArcStore) -> "RowNames":
-        """A row for every puzzle of a store."""
+        """Name a row for every puzzle of a store."""
         owners = tuple(group.name for group in store.groups)
-        return cls(owners, store.puzzle_groups, store.puzzle_dihedrals, store.puzzle_permutations)
+        return cls(owners, store.puzzle_groups, store.puzzle_augmentations)
 
     @classmethod
     def of_owners(cls, owners: Sequence[str]) -> "RowNames":
-        """One row for each owner, without augmentation."""
+        """Name one row for each owner, without augmentation."""
         count = len(owners)
-        colours = np.tile(np.arange(COLOURS, dtype=np.uint8), (count, 1))
-        return cls(tuple(owners), np.arange(count, dtype=np.int32), np.zeros(count, np.uint8), colours)
+        return cls(tuple(owners), np.arange(count, dtype=np.int32), Augmentations.identity(count))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], owners: Sequence[str]) -> "RowNames":
-        """What `tensors` gave."""
-        return cls(tuple(owners), *(tensors[name].numpy() for name in ("groups", "dihedrals", "permutations")))
+        """Undo `tensors`."""
+        groups, *arrays = (tensors[name].numpy() for name in ("groups", "dihedrals", "permutations"))
+        return cls(tuple(owners), groups, Augmentations(*arrays))
 
     def tensors(self) -> Tensors:
-        """The arrays as tensors of their own, for a checkpoint; the owners go beside them."""
-        arrays = {"groups": self.groups, "dihedrals": self.dihedrals, "permutations": self.permutations}
+        """Copy the arrays into tensors for a checkpoint, which keeps the owners as JSON."""
+        arrays = {"groups": self.groups, **vars(self.augmentations)}
         return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def keys(self, owners: Sequence[str]) -> NDArray[np.int64]:
-        """One number a row [N], equal for equal names; `owners` numbers the owners, -1 for one not among them."""
+        """Return one number a row, int64 [N], equal for equal names; -1 for an owner that is not in `owners`."""
         numbers = {name: number for number, name in enumerate(owners)}
         group = np.array([numbers.get(name, -1) for name in self.owners], np.int64)[self.groups]
-        permutation = self.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
-        return np.where(group < 0, -1, (group * 8 + self.dihedrals) * 10**10 + permutation)
+        permutation = self.augmentations.permutations.astype(np.int64) @ (10 ** np.arange(9, -1, -1, dtype=np.int64))
+        return np.where(group < 0, -1, (group * 8 + self.augmentations.dihedrals) * 10**10 + permutation)
 
 
 def carry_over(old: RowNames, table: Tensor, new: RowNames, fresh: Tensor) -> tuple[Tensor, int]:
-    """The embedding table [N, w] of `new`, and how many of its rows `old` knew; the others are `fresh` [w]."""
+    """Return the rows [N, w] that `new` names, from `table` [n, w] of `old` or `fresh` [w]; and how many were known."""
     known, wanted = old.keys(new.owners), new.keys(new.owners)
     order = np.argsort(known, kind="stable")
     place = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
@@ -280,7 +279,7 @@ def carry_over(old: RowNames, table: Tensor, new: RowNames, fresh: Tensor) -> tu
 
 
 def with_rows_of_others(names: RowNames, table: Tensor, old: RowNames, old_table: Tensor) -> tuple[RowNames, Tensor]:
-    """Names and table [N, w], followed by the rows of owners that only `old` has; for one row an owner."""
+    """Append the rows of owners that only `old` has; return names and table [N, w]. Needs one row for each owner."""
     own = set(names.owners)
     others = [place for place, owner in enumerate(old.owners) if owner not in own]
     joined = RowNames.of_owners([*names.owners, *(old.owners[place] for place in others)])

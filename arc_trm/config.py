@@ -1,8 +1,8 @@
-"""Typed configuration: what a model is, how it is trained, on which data."""
+"""Typed settings of the model, its training and its logs."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from data_prep.files import InputError
@@ -12,14 +12,13 @@ Config = TypeVar("Config")
 Number = TypeVar("Number", int, float)
 # One position for the dihedral element, one for each of the ten colours.
 VIEW_POSITIONS = 11
-# Settings by an earlier name, and those that are gone with the only value that can still be read (None: any).
-RENAMED = {"graded_updates": "gradient_updates"}
-GONE = {"share_multiple": None, "warmup_share": 0.1, "ema_warmup": True, "beta1": 0.9, "beta2": 0.95}
-GONE |= dict.fromkeys(("micro_batches", "evaluation_batch", "early_exit", "checkpoint_every", "colours_from"))
+# Settings that the weights of a model do not depend on.
+FREE_OF_WEIGHTS = ("activation_checkpointing", "latent_steps", "deep_steps", "gradient_updates")
+SHOWN = 60  # characters of two values in a line about their difference
 
 
 def within(default: Number, least: float, most: float = math.inf) -> Number:
-    """A field for a number that must be at least `least` and at most `most`."""
+    """Declare a numeric field with its allowed range, `least` to `most`."""
     return field(default=default, metadata={"range": (least, most)})
 
 
@@ -50,7 +49,7 @@ class ModelConfig:
     patch: int = within(1, 1)
     """Side of the square of cells that one canvas position holds; 1: a position for every cell (the paper)."""
     recursion: Recursion = "answer_and_latent"
-    """What one latent recursion does."""
+    """Kind of latent recursion."""
     latent_steps: int = within(6, 1)
     """Updates of z in a latent recursion (n)."""
     latents: int = within(0, 0)
@@ -64,7 +63,7 @@ class ModelConfig:
     puzzle_width: int = within(512, 0)
     """Numbers in a puzzle embedding; they fill the first positions of the prefix."""
     embedding_rows: Literal["puzzle", "task"] = "puzzle"
-    """What owns a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
+    """Owner of a row of the puzzle embedding: every puzzle (the paper), or every task. A task's augmentations share
     its row; the model is told the augmentation in the last eleven positions of the prefix (one for the dihedral
     element, ten for the colours), and training draws a new one for every example."""
     tied_embedding: bool = False
@@ -154,14 +153,14 @@ class TrainConfig:
     """Every example on the full canvas, or each task on the smallest canvas size that its visible grids need."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the forward pass; auto: bf16 on a GPU that has it, else fp16 on a GPU; on a CPU fp32, or bf16
-    where that is measured to be faster."""
+    if that is measured to be faster."""
     compile: bool = False
     """Compile the networks (torch.compile); without, and with one line that says why, if that fails."""
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What a run reports and keeps."""
+    """Reports, evaluations and checkpoints of a run."""
 
     every: int = within(10, 1)
     """Optimiser steps between two readings of the metrics from the device, which are logged."""
@@ -194,7 +193,7 @@ class RunConfig:
 
 
 def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
-    """Dotted name, value and field of every setting."""
+    """Yield dotted name, value and field of every setting."""
     for each in fields(config):
         value = getattr(config, each.name)
         if is_dataclass(value):
@@ -204,8 +203,23 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[An
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """All settings by dotted name."""
+    """Return all settings by dotted name."""
     return {name: value for name, value, _ in settings(config)}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: tuple[str, ...]) -> list[str]:
+    """List the values that differ as lines `name: old, now new`; names that begin with one of `free` may differ."""
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name) and not name.startswith(free):
+            shown = f"{old.get(name)!r}, now {new.get(name)!r}"
+            lines.append(f"{name}: {shown}" if len(shown) <= SHOWN else name)
+    return lines
+
+
+def model_differences(old: ModelConfig, new: ModelConfig) -> list[str]:
+    """List the differences that keep the weights of one model from fitting another."""
+    return differences(asdict(old), asdict(new), FREE_OF_WEIGHTS)
 
 
 def check_config(config: RunConfig) -> None:
@@ -218,7 +232,7 @@ def check_config(config: RunConfig) -> None:
             limits = f"at least {least}" if most == math.inf else f"{least} to {most}"
             raise InputError(f"{name}: found {value}, expected {limits}")
     head_size = config.model.hidden // config.model.heads
-    # Rotary positions turn the numbers of a head in pairs, as many by row as by column where they tell these apart.
+    # Rotary positions turn the numbers of a head in pairs, half of them by row and half by column for a grid.
     turned = 4 if config.model.positions == "grid" else 2
     if config.model.mixer == "attention" and (head_size < 2 or head_size % turned):
         raise InputError(
@@ -234,18 +248,13 @@ def check_config(config: RunConfig) -> None:
 
 
 def from_json(kind: type[Config], values: Any, where: str) -> Config:
-    """The configuration of which `dataclasses.asdict`, now or in an earlier version, made `values`.
+    """Return the configuration that `dataclasses.asdict` turned into `values`; missing settings get their defaults.
 
-    Raises InputError naming a field that is unknown, of a wrong type, or gone with a value that no longer can be.
+    Raises InputError naming a field that is unknown or of a wrong type.
     """
     if not isinstance(values, dict):
         raise InputError(f"{where}: expected an object of settings, found {type(values).__name__}")
     known = get_type_hints(kind)
-    values = {RENAMED.get(name, name): value for name, value in values.items()}
-    for name in [name for name in GONE if name in values]:
-        value, left = values.pop(name), GONE[name]
-        if left is not None and value != left:
-            raise InputError(f"{where}.{name}: found {value!r}; this setting is gone, and only {left!r} can be read")
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise InputError(f"{where}: unknown setting {unknown[0]!r}, expected some of {', '.join(sorted(known))}")

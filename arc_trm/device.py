@@ -1,4 +1,4 @@
-"""What a process finds and sets up: its device, Accelerate and the other processes, arithmetic, memory, compiling."""
+"""Device of a process, Accelerate and the other processes, precision, memory, compiling."""
 
 import contextlib
 import ctypes
@@ -26,14 +26,15 @@ from accelerate.utils import DistributedType, InitProcessGroupKwargs, LoggerType
 from arc_trm.config import ModelConfig
 from arc_trm.layers import Network, swiglu_width
 from arc_trm.model import RecursiveModel, network, rotary_angles
+from arc_trm.optim import gpu_has_bf16
 from data_prep.files import InputError
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# On a CPU bf16 is taken where it needs at most this share of the time of float32.
+# A CPU uses bf16 if it takes at most this share of the time of float32.
 WORTHWHILE = 0.8
 # Ways to launch processes that each hold the whole model.
 PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU}
-# What makes Accelerate leave a GPU alone; `accelerate launch --cpu` sets it.
+# Makes Accelerate use the CPU although there is a GPU; `accelerate launch --cpu` sets it.
 USE_CPU = "ACCELERATE_USE_CPU"
 # Parameters of glibc's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
@@ -41,13 +42,13 @@ TRIM_THRESHOLD, MMAP_MAX = -1, -4
 GRAPHS = 64
 # Errors by which compilers fail: no C++ compiler, no Triton, no Python headers, a GPU that is too old.
 COMPILER_ERRORS = (RuntimeError, ImportError, OSError, AttributeError, subprocess.SubprocessError)
-# Processes wait for each other for this long: longer than one of them may compile while another is done, where NCCL's
-# own limit of ten minutes would end them all.
+# Longest wait for another process. One may compile longer than another, and NCCL's own limit of ten minutes would end
+# them all.
 PATIENCE = timedelta(minutes=40)
 # CUDA kernels, cuBLAS among them, index the elements of a tensor with 32 bits.
 MOST_ELEMENTS = 2**31 - 1
-# What PyTorch says beside its own exception when memory runs out, on a CPU and on GPUs. A library of the GPU's that
-# finds no memory to begin with calls itself not initialised.
+# Messages of PyTorch, besides its own exception, when memory runs out on a CPU or GPU. A GPU library that finds no
+# memory at its start reports that it is not initialised.
 NO_MEMORY = (
     "can't allocate memory",
     "out of memory",
@@ -58,11 +59,11 @@ NO_MEMORY = (
 
 
 def make_accelerator(track: str, out: Path) -> Accelerator:
-    """The Accelerator of a run; without the asked-for tracker's package it says so and goes on without.
+    """Make the Accelerator of a run; a note says so if the package of the tracker is missing.
 
-    On a CPU the process keeps the memory that it frees from here on. The model does its own casting and its gradients
-    are summed here, so no mixed precision, whatever the user's configuration says, and no FSDP, DeepSpeed or the like.
-    Raises InputError for those, for a tracker that Accelerate does not know, and for a GPU that does not work.
+    The model casts by itself and the trainer averages gradients, so mixed precision is off, whatever the user's
+    configuration says, and FSDP, DeepSpeed and the like are refused. On a CPU the process keeps freed memory from here
+    on. Raises InputError for those, for a tracker unknown to Accelerate, and for a GPU that does not work.
     """
     # On a CPU several processes find each other only when the program asks for the CPU.
     cpu = parse_flag_from_env(USE_CPU) or not _gpu_works()
@@ -85,7 +86,7 @@ def make_accelerator(track: str, out: Path) -> Accelerator:
 
 
 def _gpu_works() -> bool:
-    """Whether this process has a GPU; raises InputError where there is one that does not work."""
+    """Tell if this process has a GPU; raises InputError if it has one that does not work."""
     gpu = own_gpu()
     if gpu is None:
         return torch.accelerator.is_available()
@@ -95,15 +96,15 @@ def _gpu_works() -> bool:
 
 
 def own_gpu() -> torch.device | None:
-    """The GPU of this process, if there is one."""
+    """Return the GPU of this process, if there is one."""
     count = torch.cuda.device_count()
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count) if count else None
 
 
 def gpu_failure(gpu: torch.device) -> str | None:
-    """Why no product of matrices can be had of `gpu`, in one line; None where it works.
+    """Multiply matrices on `gpu`; return why that fails in one line, or None if it works.
 
-    A driver may be too old for this torch, or a GPU too old for its kernels: both are counted as if they could work.
+    torch also counts a GPU whose driver is too old for it, or that is too old for its kernels.
     """
     try:
         ones = torch.ones(64, 64, device=gpu)
@@ -113,19 +114,19 @@ def gpu_failure(gpu: torch.device) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line of at most 120 characters."""
+    """Return the first line of an error's message, at most 120 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
 
 
 def describe_device(accelerator: Accelerator) -> str:
-    """How many processes there are, and on what."""
+    """Describe the processes and their devices in words."""
     count, device = accelerator.num_processes, accelerator.device
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return f"{count} process{'es' if count > 1 else ''} on {device.type}{name}"
 
 
 def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[float]:
-    """The main process's `values`, in every process: clocks differ, decisions must not."""
+    """Return the main process's `values` in every process: clocks differ, decisions must not."""
     if accelerator.num_processes == 1:
         return list(values)
     return broadcast(torch.tensor(values, dtype=torch.float32, device=accelerator.device)).tolist()
@@ -134,15 +135,10 @@ def agreed_values(values: Sequence[float], accelerator: Accelerator) -> list[flo
 # Arithmetic -----------------------------------------------------------------------------------------------------------
 
 
-def gpu_has_bf16(gpu: torch.device) -> bool:
-    """Whether a GPU computes in bf16 itself; where it is slowly emulated, torch reports it as supported too."""
-    return torch.cuda.get_device_capability(gpu)[0] >= 8
-
-
 def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -> torch.dtype:
-    """The arithmetic to use, the same in all processes.
+    """Return the precision to use, the same in all processes.
 
-    `auto` is bf16 on a GPU that has it, fp16 on an older GPU; on a CPU float32, or bf16 where that is faster.
+    `auto` is bf16 on a GPU that has it, fp16 on an older GPU; on a CPU float32, or bf16 if that is faster.
     """
     device = accelerator.device
     if name != "auto":
@@ -156,9 +152,9 @@ def resolve_precision(name: str, model: ModelConfig, accelerator: Accelerator) -
 
 @cache
 def bf16_is_faster(model: ModelConfig) -> bool:
-    """Whether this CPU works through the model's network, forward and backward, in WORTHWHILE of float32's time.
+    """Tell if forward and backward passes of the network in bf16 take at most WORTHWHILE of float32's time.
 
-    Some CPUs have bf16, others emulate it and are a hundred times slower: a small product tells the latter at once.
+    Some CPUs emulate bf16 and are a hundred times slower, which a small product shows at once.
     """
     length = model.prefix + model.canvas_positions(model.seq_len)
     net = network(model, model.layers)
@@ -178,7 +174,7 @@ def bf16_is_faster(model: ModelConfig) -> bool:
 
 
 def best_seconds(work: Callable[[], object], times: int = 3, now: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the fastest of a few times, after one that warms up."""
+    """Return the seconds of the fastest of some calls, after one to warm up."""
     seconds = []
     for _ in range(times + 1):
         began = now()
@@ -191,7 +187,7 @@ def best_seconds(work: Callable[[], object], times: int = 3, now: Callable[[], f
 
 
 def peak_memory(device: torch.device) -> float:
-    """The most memory so far, in GB: allocated on a GPU, resident in this process on a CPU."""
+    """Return the peak memory so far in GB: allocated on a GPU, resident in this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     kilobyte = 1 if sys.platform == "darwin" else 1024
@@ -199,19 +195,19 @@ def peak_memory(device: torch.device) -> float:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether that is what happened; torch has no exception of its own for it on a CPU, nor where a library says it."""
+    """Tell if `error` means that memory ran out; on a CPU and in libraries torch has no exception of its own for it."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in NO_MEMORY)
 
 
 def free_memory(device: torch.device) -> None:
-    """Give a GPU's unused memory back, after collecting the garbage that still holds some."""
+    """Collect garbage and return unused memory of a GPU to its driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def rows_at_once(model: ModelConfig, tokens: int) -> int:
-    """Examples of `tokens` cells whose largest tensor in the network has at most MOST_ELEMENTS elements."""
+    """Return how many examples of `tokens` cells keep the largest tensor in the network within MOST_ELEMENTS."""
     length = model.prefix + model.canvas_positions(tokens)
     # Gate and up of a SwiGLU, over features or over positions; queries, keys and values.
     widths = [2 * swiglu_width(model.hidden, model.expansion) * length, 3 * model.hidden * length]
@@ -221,10 +217,10 @@ def rows_at_once(model: ModelConfig, tokens: int) -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Let large tensors reuse memory that others freed, as GPUs do; says whether the C library can.
+    """Let large tensors reuse freed memory, as on GPUs; return True if the C library can.
 
-    By default glibc takes every tensor of over 32 MB fresh from the system and gives it back at once, and the system
-    clears every page of it: seen to take up to a fifth of a float32 training step on a CPU.
+    By default glibc maps every tensor of over 32 MB anew, and the system clears its pages: up to a fifth of a float32
+    training step on a CPU.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -234,7 +230,7 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Give the system back what is free now, after something rare and large; the next step takes what it needs anew."""
+    """Return free memory to the system, after something rare and large."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -243,10 +239,10 @@ def return_freed_memory() -> None:
 
 
 def compile_networks(model: RecursiveModel, backend: str = "inductor") -> None:
-    """Compile the model's networks in place, when they next run, with static shapes.
+    """Compile the networks of a model in place with static shapes; the compiler works when they next run.
 
-    Only `Network` is compiled, not the recursion around it: a few blocks are one graph for every shape, with and
-    without gradient. The names in the state dict stay as they are.
+    Only `Network` is compiled, not the recursion around it: its blocks are one graph for each shape, with and without
+    gradient. Names in the state dict do not change.
     """
     torch._dynamo.config.recompile_limit = GRAPHS
     # Dynamo looks at the gradients of the weights; weights that were cast are no leaves and have none.
@@ -266,11 +262,11 @@ def _networks(model: RecursiveModel) -> list[Network]:
 
 
 def compiled_graphs() -> int:
-    """Graphs that this process has compiled so far."""
+    """Count the graphs that this process has compiled so far."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def compile_error(error: Exception) -> str:
-    """One line that says why compiling failed."""
+    """Return in one line why compiling failed."""
     inner = getattr(error, "inner_exception", error)  # Dynamo wraps what a compiler raises
     return f"{type(inner).__name__}: {first_line(inner)}"

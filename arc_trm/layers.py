@@ -1,7 +1,7 @@
 """The layers of the one small network: RMS norm, rotary positions, attention, SwiGLU, token mixer, convolution, block.
 
 Shapes: b batch rows, l positions, d hidden size, h heads, k head size. Weights stay in float32; every layer
-computes in the precision of its input, so the model decides it once, where the input is embedded.
+computes in the precision of its input, which the model chooses when it embeds the input.
 """
 
 import math
@@ -21,12 +21,12 @@ SCORES_AT_ONCE = 1 << 20
 
 
 def wide(x: Tensor) -> Tensor:
-    """`x` in float32; float64, in which runs are compared, stays."""
+    """Cast `x` to float32; float64, in which runs are compared, stays."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def truncated_normal(shape: tuple[int, ...], std: float) -> Tensor:
-    """A tensor of `shape` from the normal cut at ±2σ, widened so that its standard deviation really is `std`."""
+    """Draw a tensor of `shape` from a normal truncated at ±2σ, scaled so that its standard deviation is `std`."""
     if std == 0:
         return torch.zeros(shape)
     scale = std / TRUNCATED_STD
@@ -39,10 +39,10 @@ def rms_norm(x: Tensor) -> Tensor:
 
 
 def rotary_table(positions: Tensor, head_size: int) -> Tensor:
-    """Rotary angles [2, l, k] (cosines, sines) of integer `positions` (Su et al. 2021, half-split layout).
+    """Return rotary angles [2, l, k] (cosines, sines) of integer `positions` (Su et al. 2021, half-split layout).
 
-    Of positions [l] all pairs of numbers turn by them. Of rows and columns on a canvas [l, 2] half of the pairs turn by
-    each: the head size is a multiple of 4 then, and the base small because a canvas has few rows.
+    For positions [l] all pairs of numbers turn by them. For rows and columns on a canvas [l, 2] half of the pairs turn
+    by each; the head size must be a multiple of 4, and the base is small because a canvas has few rows.
     """
     kinds, base = (1, ROTARY_BASE) if positions.dim() == 1 else (2, GRID_ROTARY_BASE)
     share = head_size // kinds
@@ -53,7 +53,7 @@ def rotary_table(positions: Tensor, head_size: int) -> Tensor:
 
 
 def swiglu_width(size: int, expansion: float) -> int:
-    """Inner width of a SwiGLU over `size` features: expansion · size · 2/3, up to a multiple of 256."""
+    """Return the inner width of a SwiGLU over `size` features: expansion · size · 2/3, rounded up to 256s."""
     return math.ceil(round(expansion * size * 2 / 3) / 256) * 256
 
 
@@ -66,7 +66,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """[..., inputs] to [..., outputs]; added to `onto`, which is overwritten where nothing is differentiated."""
+        """Map [..., inputs] to [..., outputs] and add `onto`, which is overwritten if gradients are off."""
         weight = self.weight.to(x.dtype)
         if onto is None:
             return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
@@ -110,9 +110,9 @@ class Attention(nn.Module):
 
 
 class Convolution(nn.Module):
-    """x + what a 3×3 depthwise convolution makes of the square canvas behind `prefix` positions, which it leaves alone.
+    """x + 3×3 depthwise convolution of the square canvas that follows `prefix` positions, which stay as they are.
 
-    It begins with zeros, as the identity. Beyond the edge of the canvas all is zero.
+    Its weights start at zero, so it starts as the identity. Beyond its edge the canvas is padded with zeros.
     """
 
     def __init__(self, size: int, prefix: int) -> None:
@@ -179,7 +179,7 @@ class Network(nn.Module):
 
 
 def turned(qkv: Tensor, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys, turned by their positions' angles, and values, each [b, l, h, k], of qkv [b, l, 3, h, k].
+    """Split qkv [b, l, 3, h, k] into rotated queries, rotated keys and values, each [b, l, h, k].
 
     `rotary` is [2, l, k]; numbers turn in pairs that are half a head apart.
     """
@@ -220,7 +220,7 @@ class _Turned(torch.autograd.Function):
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """silu(gate) · up of [..., 2 w], which holds the gate and then what it lets through."""
+    """Return silu(gate) · up, [..., w], of [..., 2 w], which holds gate and up."""
     if not torch.compiler.is_compiling():
         return _Gated.apply(gate_up)  # type: ignore[no-untyped-call]
     gate, up = gate_up.chunk(2, dim=-1)
@@ -228,7 +228,7 @@ def gated(gate_up: Tensor) -> Tensor:
 
 
 class _Gated(torch.autograd.Function):
-    """Keeps its input alone for the backward pass, and writes the gradients of both halves side by side."""
+    """Keep only the input for the backward pass, and write the gradients of both halves side by side."""
 
     @staticmethod
     def forward(ctx, gate_up: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
@@ -256,7 +256,7 @@ class _Gated(torch.autograd.Function):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q kᵀ / √c) v over q, k, v of shape [b, h, l, c], without a mask."""
+    """Return softmax(q kᵀ / √c) v, [b, h, l, c], for q, k, v of that shape; no mask."""
     if q.device.type == "cpu" and q.dtype == torch.bfloat16:
         return attend_cpu(q, k, v)
     return F.scaled_dot_product_attention(q, k, v)
@@ -264,7 +264,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @torch.library.custom_op("arc_trm::attend_cpu", mutates_args=())
 def attend_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`attend` for bf16 on a CPU; opaque to torch.compile, which would unroll the loop."""
+    """Compute `attend` for bf16 on a CPU; opaque to torch.compile, which would unroll the loop."""
     heads = [t.flatten(0, 1) for t in (q, k, v)]
     out = torch.empty_like(heads[0], memory_format=torch.contiguous_format)
     for part in _parts(heads[0]):
@@ -275,7 +275,7 @@ def attend_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @torch.library.custom_op("arc_trm::attend_cpu_backward", mutates_args=())
 def attend_cpu_backward(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> list[Tensor]:
-    """Gradients of q, k and v, from the gradient of `attend_cpu`'s result."""
+    """Return the gradients of q, k and v, given the gradient of `attend_cpu`'s result."""
     heads = [t.flatten(0, 1) for t in (q, k, v, gradient)]
     results = [torch.empty_like(heads[0], memory_format=torch.contiguous_format) for _ in range(3)]
     for part in _parts(heads[0]):
@@ -291,7 +291,7 @@ def attend_cpu_backward(q: Tensor, k: Tensor, v: Tensor, gradient: Tensor) -> li
 
 
 def _parts(heads: Tensor) -> list[slice]:
-    """Slices of the heads [b · h, l, c], as many at a time as their scores stay in the cache."""
+    """Slice the heads [b · h, l, c] so that the scores of a slice stay in the cache."""
     count, length, _ = heads.shape
     size = max(1, SCORES_AT_ONCE // length**2)
     return [slice(start, start + size) for start in range(0, count, size)]

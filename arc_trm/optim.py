@@ -1,4 +1,4 @@
-"""What moves weights: the dense optimisers, their schedule, the moving average, the sparse puzzle table."""
+"""Dense optimisers, the learning rate schedule, the moving average of weights, the sparse puzzle embedding."""
 
 import math
 from collections import defaultdict
@@ -9,25 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from arc_trm.config import TrainConfig
-from arc_trm.device import gpu_has_bf16
 
 # Decays of the first and second moment, or of Muon's momentum.
 BETAS = (0.9, 0.95)
 # Coefficients of the quintic iteration that drives singular values towards 1 (Jordan et al. 2024, "Muon").
 NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS = (3.4445, -4.7750, 2.0315), 5
-# How many matrices of their own a layer's weight stacks: queries, keys, values; gate and up.
+# Number of matrices stacked in one weight: queries, keys, values; gate and up.
 STACKED = {"qkv": 3, "gate_up": 2}
 
 
 def learning_rate(step: int, base: float, warmup: int, total: int, min_ratio: float = 1.0) -> float:
-    """The rate of optimiser step `step` (1, 2, …): linear warm-up, then a cosine from `base` to min_ratio · base.
+    """Return the rate of step `step` (1, 2, …): linear warm-up, then a cosine from `base` to min_ratio · base.
 
-    The recipe's min_ratio of 1 makes it constant after the warm-up; beyond `total` it follows the cosine's formula.
+    A min_ratio of 1 makes it constant after the warm-up. Beyond `total` it follows the formula of the cosine.
     """
     if step < warmup:
         return base * step / warmup
     progress = (step - warmup) / max(1, total - warmup)
     return base * (min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def gpu_has_bf16(gpu: torch.device) -> bool:
+    """Tell whether a GPU computes in bfloat16 natively; torch also reports GPUs that emulate it slowly."""
+    return torch.cuda.get_device_capability(gpu)[0] >= 8
 
 
 class AdamAtan2(torch.optim.Optimizer):
@@ -38,7 +42,7 @@ class AdamAtan2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient, a few fused passes over all of them together."""
+        """Update every parameter that has a gradient, in a few fused passes over all of them."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
@@ -47,7 +51,7 @@ class AdamAtan2(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
     def directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """What every parameter moves against, times the rate."""
+        """Return the direction of each parameter, of its shape; the update is −rate · direction."""
         for p in parameters:
             if not self.state[p]:
                 self.state[p] = {
@@ -72,9 +76,9 @@ class AdamAtan2(torch.optim.Optimizer):
 class Muon(AdamAtan2):
     """Muon for the matrices of the networks, Adam-atan2 for everything else (embeddings, heads, biases).
 
-    A matrix moves along its momentum with all singular values brought to about 1 (Jordan et al. 2024), times
-    0.2 · √(longer side), so that a step is about as long as one of Adam and shares its rate and decay (Liu et al.
-    2025). Matrices that a layer stacks in one weight are taken apart. Momentum is Adam's beta1, with a look ahead.
+    The update of a matrix is its momentum with all singular values brought near 1 (Jordan et al. 2024), times
+    0.2 · √(longer side), so that it is about as long as one of Adam and shares its rate and decay (Liu et al. 2025).
+    Matrices that a layer stacks in one weight are treated separately. Momentum is Nesterov's, with Adam's beta1.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float) -> None:
@@ -85,7 +89,7 @@ class Muon(AdamAtan2):
         self._stacked: dict[Tensor, int] = {p: STACKED.get(name.split(".")[-2], 1) for name, p in matrices.items()}
 
     def directions(self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-        """See AdamAtan2; for matrices their orthogonalised momentum, computed for all of one shape at once."""
+        """Return the orthogonalised momentum of matrices, all of one shape at once; see AdamAtan2 for the rest."""
         if not group.get("matrices"):
             return super().directions(group, parameters, gradients)
         directions = [torch.empty_like(p) for p in parameters]
@@ -104,13 +108,12 @@ class Muon(AdamAtan2):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """[k, m, n] with the singular vectors of the given matrices and singular values near 1, by Newton-Schulz.
+    """Bring the singular values of matrices [k, m, n] near 1 by Newton-Schulz; singular vectors stay.
 
-    In bfloat16 on a GPU that has it; a CPU may lack it, so there in float32.
+    Computes in bfloat16 on a GPU that has it, else in the precision of `matrices`.
     """
     a, b, c = NEWTON_SCHULZ
-    device = matrices.device
-    x = matrices.bfloat16() if device.type == "cuda" and gpu_has_bf16(device) else matrices
+    x = matrices.bfloat16() if matrices.is_cuda and gpu_has_bf16(matrices.device) else matrices
     wide = x if x.shape[1] <= x.shape[2] else x.mT
     wide = wide / (wide.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_STEPS):
@@ -119,7 +122,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return (wide if x.shape[1] <= x.shape[2] else wide.mT).to(matrices.dtype)
 
 
-# What makes an optimiser of a model.
+# Makers of an optimiser by name.
 OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
     "adam_atan2": lambda model, train: AdamAtan2(model.parameters(), train.lr, train.weight_decay),
     "adamw": lambda model, train: torch.optim.AdamW(
@@ -130,7 +133,7 @@ OPTIMISERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]]
 
 
 def ema_decay(step: int, target: float) -> float:
-    """Decay of update `step` (1, 2, …): min(target, (1 + step) / (10 + step)), so that short runs average too."""
+    """Return the decay of update `step` (1, 2, …), min(target, (1 + step) / (10 + step)): short runs average too."""
     return min(target, (1 + step) / (10 + step))
 
 

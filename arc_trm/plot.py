@@ -9,27 +9,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
-from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
+from arc_trm.metrics import read_reports
+from data_prep.files import InputError, refuse_input, write_atomic
+from data_prep.program import command_line, run_program
 
 Curves = Mapping[str, NDArray[np.float64]]  # by metric: steps and values, [2, n]
 COLUMNS = 4
 
 
 def read_run(folder: Path) -> Curves:
-    """Read the metrics.jsonl of a run, without a last line that a kill cut short; raises InputError if it is empty."""
+    """Read the curves of the run in `folder`; raises InputError if its metrics.jsonl holds no report."""
     path = folder / "metrics.jsonl"
     points: dict[str, list[tuple[float, float]]] = {}
-    try:
-        for line in path.read_bytes().rpartition(b"\n")[0].splitlines():
-            report = orjson.loads(line)
-            for name in report.keys() - {"step"}:
-                if isinstance(report[name], (int, float)):
-                    points.setdefault(name, []).append((report["step"], report[name]))
-    except (OSError, ValueError, AttributeError, KeyError) as error:
-        raise InputError(f"{path}: not the log of a training run ({error})") from error
+    for report in read_reports(path):
+        for name in report.keys() - {"step"}:
+            if isinstance(report[name], (int, float)):
+                points.setdefault(name, []).append((report["step"], report[name]))
     if not points:
         raise InputError(f"{path}: holds no report yet, expected lines like {{'step': 10, 'train/loss': 1.2}}")
     return {name: np.array(values, np.float64).T for name, values in sorted(points.items())}

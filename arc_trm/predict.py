@@ -1,8 +1,8 @@
-"""Answers: all supervision steps for every example, in batches that the processes share; and how they vote.
+"""Prediction: all supervision steps for every example, in batches that the processes share, and voting.
 
-Every puzzle of a task answers in its own colours and orientation; the votes are counted after undoing both. A task may
-be answered in a small window of the canvas, chosen from what is visible; an answer that its window does not close with
-EOS may go on beyond it and is repeated on the full canvas.
+Every puzzle of a task is answered in its own colours and orientation; the votes are counted after undoing both. A task
+may be answered in a small window of the canvas, chosen by its visible grids. An answer that is not closed by EOS in its
+window may go on beyond it and is repeated on the full canvas.
 """
 
 import sys
@@ -33,7 +33,7 @@ from data_prep.store import ArcStore
 
 
 class Answers(NamedTuple):
-    """What a batch of b rows was answered."""
+    """Answers to a batch of b rows."""
 
     tokens: Tensor  # uint8 [b, l], most likely tokens
     halting: Tensor  # float32 [b], halting probability
@@ -45,9 +45,9 @@ class Answers(NamedTuple):
 def roll_out(
     forward: Forward, state: State, inputs: Tensor, puzzle: Tensor, views: Tensor | None = None
 ) -> Iterator[Output]:
-    """What a model says after the first supervision step, the second, and so on; all that is answered goes this way.
+    """Yield the output of every supervision step; all prediction goes through here.
 
-    `inputs` [b, l], `puzzle` [b, w] embeddings, `views` [b, 11] for models that are told them.
+    `inputs` [b, l], `puzzle` [b, w] embeddings, `views` [b, 11] for models whose rows belong to tasks.
     """
     while True:
         output = forward(state, inputs, puzzle, views)
@@ -57,9 +57,8 @@ def roll_out(
 
 @dataclass(frozen=True)
 class Predictor:
-    """What turns a batch into answers: the forward pass, its model, the embedding table and the halting settings."""
+    """Answer batches with a model, its embedding table and its halting settings."""
 
-    forward: Forward
     model: RecursiveModel
     embedding: PuzzleEmbedding
     halting: HaltingConfig
@@ -72,15 +71,14 @@ class Predictor:
         model.load_state_dict(export.weights)
         embedding = PuzzleEmbedding(1, export.model.puzzle_width, device)
         embedding.table.copy_(export.puzzle_mean)
-        model = model.to(device)
-        return cls(model, model, embedding, export.halting, dtype)
+        return cls(model.to(device), embedding, export.halting, dtype)
 
     def answer(self, batch: Batch) -> Answers:
-        """The answers after the last supervision step."""
+        """Return the answers after the last supervision step."""
         last, (size, tokens) = self.halting.max_supervision_steps, batch.inputs.shape
         state = tuple(part.contiguous() for part in self.model.initial_state(size, tokens, self.dtype))
         puzzle = self.embedding.table[batch.puzzle_ids]
-        outputs = roll_out(self.forward, state, batch.inputs, puzzle, batch.views)
+        outputs = roll_out(self.model, state, batch.inputs, puzzle, batch.views)
         steps = torch.full((size,), last, device=batch.inputs.device)
         for step, output in enumerate(islice(outputs, last), start=1):
             steps = torch.where(HALTING_RULES[self.halting.rule](output), steps.clamp(max=step), steps)
@@ -91,12 +89,12 @@ class Predictor:
 
 @dataclass
 class MemoryLimit:
-    """How many rows are answered at once: half as many whenever memory runs out, from then on."""
+    """Number of rows answered at once; halved for good whenever memory runs out."""
 
     at_once: int = MOST_ELEMENTS
 
     def answer(self, predictor: Predictor, batch: Batch) -> Answers:
-        """`predictor.answer`, in pieces that fit; raises OutOfMemoryError when a single row does not."""
+        """Call `predictor.answer` in pieces that fit; raises OutOfMemoryError if a single row does not."""
         self.at_once = min(self.at_once, rows_at_once(predictor.model.config, batch.inputs.shape[1]))
         while True:
             try:
@@ -119,7 +117,7 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
 
 
 def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> Iterator[tuple[Indexed, Indexed, int]]:
-    """(rows of all processes, those of this one, how many of all count): batches of equal size, the last one filled."""
+    """Yield batches of equal size: rows of all processes, rows of this one, and how many of all are no filling."""
     share = -(-batch_size // accelerator.num_processes)
     first = accelerator.process_index * share
     for chunk, valid in fixed_batches(rows, share * accelerator.num_processes):
@@ -130,7 +128,7 @@ def shared_batches(rows: Indexed, batch_size: int, accelerator: Accelerator) -> 
 
 
 def outputs_of_store(store: ArcStore) -> tuple[tuple[AskedOutput, ...], NDArray[np.int32]]:
-    """The asked outputs of the scored groups by name, and int32[P]: which of them each pair asks for, -1 none."""
+    """Return the asked outputs of the scored groups, and for each pair the index of its output, int32 [P], or -1."""
     scored = np.array([group.scored for group in store.groups])
     pairs = np.flatnonzero(scored[store.pair_groups] & (store.pair_tests >= 0))
     asked = np.full(len(store.pair_groups), -1, np.int32)
@@ -141,14 +139,14 @@ def outputs_of_store(store: ArcStore) -> tuple[tuple[AskedOutput, ...], NDArray[
 
 @dataclass
 class Voter:
-    """Answers rows of a store and counts the votes; the tables that batches are cut from are made once."""
+    """Answer rows of a store and count the votes; makes the tables that batches are cut from only once."""
 
     store: ArcStore
-    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for
+    asked: NDArray[np.int32]  # [P] index of the output that a pair asks for, -1 none
     batch_size: int  # full canvases at once, over all processes
     accelerator: Accelerator
-    windows: bool = False  # answer each task in the window that its visible grids need
-    repeats: bool = True  # repeat what a window does not close on the full canvas
+    windows: bool = False  # answer each task in the window that its visible grids need, not on the full canvas
+    repeats: bool = True  # repeat answers that their window does not close on the full canvas
     task_rows: bool = False  # embedding rows belong to tasks, not to puzzles
     unclosed: int = 0  # answers so far that a window did not close
     _batches: dict[int, ArcBatches] = field(default_factory=dict)
@@ -163,11 +161,11 @@ class Voter:
         stop: Callable[[], bool] = lambda: False,
         answered: Callable[[int, int], object] = lambda side, rows: None,
     ) -> bool:
-        """Answer `rows` and add the votes to `tally`; `progress` hears how many rows each batch has settled, `answered`
-        on which canvas how many rows were worked on, those included that fill up a batch.
+        """Answer `rows` and add the votes to `tally`; return True if all were answered.
 
-        `stop` is asked after every batch, equally often by all processes, and must tell them all the same. Returns
-        whether everything was answered; where it was not, answers vote that should have been repeated.
+        After every batch `progress` gets the number of settled rows, `answered` the side of the canvas and the number
+        of computed rows, filling included. `stop` is called equally often in all processes and must return the same in
+        all of them; if it ends the pass, answers that should have been repeated vote as they are.
         """
         waiting: list[tuple[Rows, Predictions]] = []
         for side, part in self._by_side(rows):
@@ -193,9 +191,7 @@ class Voter:
         return True
 
     def at_once(self, rows: int, side: int) -> int:
-        """How many of so many rows are answered at once in windows of `side`: as many as have the tokens of
-        `batch_size` full canvases.
-        """
+        """Return the batch size for so many rows in windows of `side`: the tokens of `batch_size` full canvases."""
         most = max(1, self.batch_size * CANVAS_SIDE**2 // side**2)
         # A few rows need no full batch; powers of two keep the number of compiled shapes small.
         wanted = min(most, 1 << max(0, rows - 1).bit_length())
@@ -203,18 +199,18 @@ class Voter:
         return -(-wanted // processes) * processes
 
     def tokens(self, rows: Rows) -> int:
-        """Tokens to be answered for `rows`, those included that fill up batches."""
+        """Return the number of tokens to compute for `rows`, filling included."""
         sizes = ((side, len(part), self.at_once(len(part), side)) for side, part in self._by_side(rows))
         return sum(-(-count // at_once) * at_once * side**2 for side, count, at_once in sizes)
 
     def samples(self, rows: Rows) -> Iterator[Batch]:
-        """This process's share of one batch of every shape in which `rows` are answered."""
+        """Yield this process's share of one batch of every shape in which `rows` are answered."""
         for side, part in self._by_side(rows):
             share = self.at_once(len(part), side) // self.accelerator.num_processes
             yield self._made(side).make(part[np.arange(share) % len(part)])
 
     def answers(self, predictor: Predictor, rows: Rows, side: int) -> Iterator[tuple[Rows, Predictions]]:
-        """(some of `rows`, what is predicted of them), in order, in windows of `side`; the same in every process."""
+        """Yield some of `rows` and their predictions, in order, in windows of `side`; the same in every process."""
         for chunk, mine, valid in shared_batches(rows, self.at_once(len(rows), side), self.accelerator):
             tokens, halting, _, costs = self._limits[side].answer(predictor, self._made(side).make(mine))
             costs = costs[..., COLOUR_OFFSET:]  # of colours
@@ -223,7 +219,7 @@ class Voter:
             own = chunk[:valid]
             moved, paid = (_at_origin(part[:valid].cpu().numpy(), own, side) for part in (tokens, costs.short()))
             probabilities, asked = halting[:valid].float().cpu().numpy(), self.asked[own.pairs]
-            yield own, Predictions(moved, probabilities, asked, own.dihedrals, own.permutations, paid)
+            yield own, Predictions(moved, probabilities, asked, own.augmentations, paid)
 
     def _by_side(self, rows: Rows) -> Iterator[tuple[int, Rows]]:
         if not self.windows:
@@ -243,7 +239,7 @@ class Voter:
 
 
 def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: Tally) -> bool:
-    """Let the answers vote that wait to be repeated, but for the first `repeated` ones; False."""
+    """Add the votes of answers that wait to be repeated, except the first `repeated` ones; return False."""
     for own, predictions in waiting:
         tally.add(predictions[repeated:])
         repeated = max(0, repeated - len(own))
@@ -251,18 +247,18 @@ def _give_up(waiting: Sequence[tuple[Rows, Predictions]], repeated: int, tally: 
 
 
 def _at_origin(values: NDArray[Scalar], rows: Rows, side: int) -> NDArray[Scalar]:
-    """What answers `rows` in each cell [n, l, …], moved so that grids placed elsewhere begin at (0, 0); PAD follows."""
-    if not (rows.rows.any() or rows.columns.any()):
+    """Shift the cells [n, l, …] of answers to `rows` so that every grid begins at (0, 0); PAD follows."""
+    if not (rows.top.any() or rows.left.any()):
         return values
     padded = np.full((len(rows), 2 * side, 2 * side, *values.shape[2:]), PAD, values.dtype)
     padded[:, :side, :side] = values.reshape(-1, side, side, *values.shape[2:])
-    from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.rows, rows.columns))
+    from_rows, from_columns = (first[:, None] + np.arange(side) for first in (rows.top, rows.left))
     numbers = np.arange(len(rows))[:, None, None]
     return padded[numbers, from_rows[:, :, None], from_columns[:, None]].reshape(values.shape)
 
 
 def _settled(predictions: Predictions) -> NDArray[np.bool_]:
-    """Which answers bool [n] need not be repeated: those closed in their window, and all on the full canvas."""
+    """Return the answers, bool [n], that need no repetition: closed in their window, or on the full canvas."""
     tokens, side = predictions.tokens, predictions.side
     if side == CANVAS_SIDE:
         return np.ones(len(tokens), bool)

@@ -16,7 +16,7 @@ Overrides = dict[str, dict[str, Any]]
 
 
 def merged(base: Overrides, changes: Overrides) -> Overrides:
-    """Both, section by section; `changes` wins."""
+    """Merge two sets of overrides section by section; `changes` takes precedence."""
     return {section: {**base.get(section, {}), **changes.get(section, {})} for section in base | changes}
 
 
@@ -136,7 +136,7 @@ VARIANTS |= {
 
 
 def override(config: RunConfig, overrides: Overrides) -> RunConfig:
-    """`config` with some fields of some sections replaced; an unknown name raises TypeError."""
+    """Replace some fields of some sections of `config`; raises TypeError for an unknown name."""
     sections = {name: replace(getattr(config, name), **fields) for name, fields in overrides.items()}
     return replace(config, **sections)
 
@@ -161,7 +161,7 @@ PRESETS: dict[str, RunConfig] = _presets()
 
 
 def preset(name: str) -> RunConfig:
-    """The preset of that name; raises InputError, with the names that are near it, when there is none."""
+    """Return the preset of that name; raises InputError with similar names if there is none."""
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -173,7 +173,7 @@ def preset(name: str) -> RunConfig:
 
 
 def describe(name: str) -> str:
-    """One line about a preset: the model, its recursion and its size of batch."""
+    """Describe a preset in one line: model, recursion and batch size."""
     config = PRESETS[name]
     model, train = config.model, config.train
     return (

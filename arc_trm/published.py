@@ -27,7 +27,8 @@ from arc_trm.checkpoint import UNKNOWN_TRAINING, Export, read_export, write_expo
 from arc_trm.config import HaltingConfig, ModelConfig, check_config
 from arc_trm.model import RecursiveModel
 from arc_trm.presets import preset
-from data_prep.files import InputError, command_line, file_digest, read_json, refuse_input, run_program, write_atomic
+from data_prep.files import InputError, file_digest, read_json, refuse_input, write_atomic
+from data_prep.program import command_line, run_program
 from data_prep.store import load
 
 PROGRAM = "arc_trm.published"

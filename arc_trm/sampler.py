@@ -1,16 +1,17 @@
 """Which example a batch slot is offered: a pure function of (seed, step, slot), nothing to replay."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.augment import Augmentations
 from data_prep.boards import BoardRows
 from data_prep.canvas import CANVAS_SIDE, placement_limits
-from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, DIHEDRALS
+from data_prep.grid import COLOURS, DIHEDRALS
 from data_prep.store import ArcStore
 
 Integers = NDArray[np.int64]
@@ -27,41 +28,38 @@ ORIGIN_SHARE = 0.2
 ORDERS, CHANGES = 0, 1
 # Sets the random numbers of exploration, and of views that vote, apart from the sampler's, which has the same seed.
 EXPLORATION_KEY, VIEWS_KEY = 0x5E7, 0x71E5
-# Which of the eight dihedral elements exchange height and width.
-TRANSPOSES = ~np.array(DIHEDRAL_KEEPS_SHAPE)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Examples to make: puzzle, pair, the placement of the grids on the canvas, and the augmentation.
+    """Examples to make: puzzle, pair, the canvas cell of the grids' top left cell, and the augmentation.
 
-    The augmentation is that of the puzzle, or one drawn for this example alone; then the puzzle is the task itself.
+    The augmentation is that of the puzzle or, if one is drawn for every example, the puzzle is the task itself.
     """
 
     puzzles: Integers  # [b]
     pairs: Integers  # [b]
-    rows: Integers  # [b]
-    columns: Integers  # [b]
-    dihedrals: NDArray[np.uint8]  # [b]
-    permutations: NDArray[np.uint8]  # [b, 10]
+    top: Integers  # [b]
+    left: Integers  # [b]
+    augmentations: Augmentations  # [b]
 
     def __len__(self) -> int:
         return len(self.puzzles)
 
     def __getitem__(self, index: slice | NDArray[Any]) -> "Rows":
-        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+        return Rows(*(column[index] for column in vars(self).values()))
 
     @classmethod
-    def of_puzzles(
-        cls, store: ArcStore, puzzles: Integers, pairs: Integers, rows: Integers, columns: Integers
-    ) -> "Rows":
+    def of_puzzles(cls, store: ArcStore, puzzles: Integers, pairs: Integers, top: Integers, left: Integers) -> "Rows":
         """Examples under the augmentations of their puzzles."""
-        return cls(puzzles, pairs, rows, columns, store.puzzle_dihedrals[puzzles], store.puzzle_permutations[puzzles])
+        return cls(puzzles, pairs, top, left, store.puzzle_augmentations[puzzles])
 
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":
         """The examples of all parts, of which there is at least one, one after the other."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        names = ("puzzles", "pairs", "top", "left")
+        columns: dict[str, Any] = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
+        return cls(**columns, augmentations=Augmentations.joined([part.augmentations for part in parts]))
 
 
 Indexed = TypeVar("Indexed", Rows, BoardRows)
@@ -160,7 +158,7 @@ class Sampler:
         members = self._arrange(order, _bits(source, (shape[0], len(self._pairs))))
         rows = self._examples(source, puzzles, members)
         kept = np.cumsum(sizes) - sizes + _below(_bits(source, sizes.shape), sizes)
-        rows.rows[kept] = rows.columns[kept] = 0
+        rows.top[kept] = rows.left[kept] = 0
         return rows
 
     def _mixed_plan(self, number: int) -> Rows:
@@ -177,7 +175,7 @@ class Sampler:
             puzzles = puzzles + _below(_bits(source, order.shape), self._puzzle_counts[order])
         rows = self._examples(source, puzzles, members)
         kept = _chance(_bits(source, order.shape), ORIGIN_SHARE)
-        rows.rows[kept] = rows.columns[kept] = 0
+        rows.top[kept] = rows.left[kept] = 0
         return rows
 
     def _source(self, number: int) -> np.random.Philox:
@@ -186,12 +184,12 @@ class Sampler:
     def _examples(self, source: np.random.Philox, puzzles: Integers, members: Integers) -> Rows:
         """Training pairs of these puzzles at random placements, under the puzzles' views or fresh ones."""
         if self.fresh_views:
-            dihedrals, permutations = _views(_bits(source, (len(puzzles), COLOURS)), self.own_colours)
+            augmentations = _views(_bits(source, (len(puzzles), COLOURS)), self.own_colours)
         else:
-            dihedrals, permutations = self._store.puzzle_dihedrals[puzzles], self._store.puzzle_permutations[puzzles]
-        limits = np.where(TRANSPOSES[dihedrals, None], self._limits[members, ::-1], self._limits[members])
-        tops, lefts = _below(_bits(source, limits.shape), limits).T
-        return Rows(puzzles, self._pairs[members], tops, lefts, dihedrals, permutations)
+            augmentations = self._store.puzzle_augmentations[puzzles]
+        limits = augmentations.turned(self._limits[members])
+        top, left = _below(_bits(source, limits.shape), limits).T
+        return Rows(puzzles, self._pairs[members], top, left, augmentations)
 
     def _arrange(self, order: Integers, bits: RandomBits) -> Integers:
         """Indices of training pairs, group after group in `order` and in random order within each group."""
@@ -218,8 +216,8 @@ def _chance(bits: RandomBits, probability: float) -> NDArray[np.bool_]:
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53 < probability)
 
 
-def _views(bits: RandomBits, own_colours: float) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Dihedral elements uint8[n] and permutations uint8[n, 10] that keep colour 0, from random bits [n, 10].
+def _views(bits: RandomBits, own_colours: float) -> Augmentations:
+    """Augmentations [n] that keep colour 0, from random bits [n, 10].
 
     The permutation of a share of `own_colours` changes nothing.
     """
@@ -227,7 +225,7 @@ def _views(bits: RandomBits, own_colours: float) -> tuple[NDArray[np.uint8], NDA
     permutations[:, 1:] = np.argsort(bits[:, 1:], axis=1, kind="stable") + 1
     # The highest three bits of the first number are the dihedral element, the next 53 decide about the colours.
     permutations[(bits[:, 0] << np.uint64(3) >> np.uint64(11)) * 2.0**-53 < own_colours] = np.arange(COLOURS)
-    return (bits[:, 0] >> np.uint64(61)).astype(np.uint8), permutations
+    return Augmentations((bits[:, 0] >> np.uint64(61)).astype(np.uint8), permutations)
 
 
 # Sudokus and mazes ----------------------------------------------------------------------------------------------------
@@ -297,16 +295,15 @@ def voting_views(store: ArcStore, count: int, *, own_colours: float, seed: int) 
     tests = evaluation_rows(store, augmentations=1)
     source = np.random.Philox(key=np.array([seed, VIEWS_KEY], np.uint64))
     bits = _bits(source, (count, len(tests), COLOURS + 2)).swapaxes(0, 1).reshape(-1, COLOURS + 2)
-    dihedrals, permutations = _views(bits[:, :COLOURS], own_colours)
+    augmentations = _views(bits[:, :COLOURS], own_colours)
     numbers = np.tile(np.arange(count), len(tests))
     plain = numbers < len(DIHEDRALS)
-    dihedrals[plain], permutations[plain] = numbers[plain], np.arange(COLOURS)
+    augmentations.dihedrals[plain], augmentations.permutations[plain] = numbers[plain], np.arange(COLOURS)
     owners = np.repeat(store.pair_groups[tests.pairs], count)
-    limits = _voting_limits(store)[owners]
-    limits = np.where(TRANSPOSES[dihedrals, None], limits[:, ::-1], limits)
-    rows, columns = np.where(plain[:, None], 0, _below(bits[:, COLOURS:], limits)).T
+    limits = augmentations.turned(_voting_limits(store)[owners])
+    top, left = np.where(plain[:, None], 0, _below(bits[:, COLOURS:], limits)).T
     repeated = tests[np.repeat(np.arange(len(tests)), count)]
-    return Rows(repeated.puzzles, repeated.pairs, rows, columns, dihedrals, permutations), numbers
+    return Rows(repeated.puzzles, repeated.pairs, top, left, augmentations), numbers
 
 
 def _voting_limits(store: ArcStore) -> Integers:

@@ -17,7 +17,7 @@ from arc_trm import train
 from arc_trm.checkpoint import read_export
 from arc_trm.plot import read_run
 from data_prep import build
-from data_prep.files import command_line, run_program
+from data_prep.program import command_line, run_program
 
 NOT_SOUND, NOT_FINISHED = 1, 3  # exit statuses; 2 means wrong input
 

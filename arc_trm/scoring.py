@@ -1,4 +1,4 @@
-"""Scores of a model while it trains, on ARC tasks and on Sudokus and mazes; and the latter as a program.
+"""Scores of a model in training, on ARC tasks or on Sudokus and mazes; as a program, of an export on the latter.
 
     python -m arc_trm.scoring runs/sudoku --data data/sudoku
 
@@ -19,13 +19,13 @@ from arc_trm.batches import RULES, board_batch
 from arc_trm.checkpoint import read_export
 from arc_trm.device import PRECISIONS, make_accelerator, resolve_precision
 from arc_trm.predict import Predictor, Voter, outputs_of_store, shared_batches
-from arc_trm.run import Evaluate
 from arc_trm.sampler import evaluation_rows
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Evaluate, Trainer
 from arc_trm.vote import Tally, score_ranked
 from data_prep.boards import BoardStore
-from data_prep.files import InputError, command_line, run_program, whole
+from data_prep.files import InputError
 from data_prep.grid import Grid
+from data_prep.program import command_line, run_program, whole
 from data_prep.progress import Progress
 from data_prep.store import ArcStore, open_store
 
@@ -34,9 +34,9 @@ PASSES = (1, 2, 5, 10, 100, 1000)
 
 
 def evaluation(store: ArcStore | BoardStore) -> Evaluate | None:
-    """What scores a trainer's averaged weights on the tasks or test puzzles of its dataset; None: nothing is scored.
+    """Return the function that scores a trainer's averaged weights on its dataset, or None if nothing can be scored.
 
-    An evaluation that the trainer asks to stop has no scores.
+    An evaluation that the trainer asks to stop returns no scores.
     """
     if isinstance(store, BoardStore):
         return partial(evaluate_boards, store)
@@ -48,7 +48,7 @@ def evaluation(store: ArcStore | BoardStore) -> Evaluate | None:
 
 
 def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
-    """The known outputs of the scored tasks, by group name; tasks with a hidden output are left out."""
+    """Return the outputs of the scored tasks by group name, without tasks that hide an output."""
     solutions: dict[str, list[Grid]] = {}
     for group, task in zip(store.groups, store.tasks(), strict=True):
         known = [pair.output for pair in task.tests if pair.output is not None]
@@ -58,7 +58,7 @@ def solutions_of(store: ArcStore) -> dict[str, list[Grid]]:
 
 
 def evaluate_arc(store: ArcStore, solutions: dict[str, list[Grid]], trainer: Trainer) -> dict[str, float]:
-    """Let a trainer's model vote on the scored tasks of `store` as in a competition, and score the votes."""
+    """Vote on the scored tasks of `store` as in a competition and score the votes."""
     config, quiet = trainer.config, not trainer.accelerator.is_main_process
     outputs, asked = outputs_of_store(store)
     rows = evaluation_rows(store, augmentations=config.log.evaluation_augmentations)
@@ -71,7 +71,7 @@ def evaluate_arc(store: ArcStore, solutions: dict[str, list[Grid]], trainer: Tra
 
 
 def tally_scores(tally: Tally, solutions: dict[str, list[Grid]]) -> dict[str, float]:
-    """The three scores of the attempts, and pass@k of the share of outputs for the first k candidates by votes."""
+    """Return the three scores of the attempts, and for each k the share of outputs among the first k candidates."""
     ranked: dict[str, list[list[Grid]]] = {name: [] for name in solutions}
     attempts: dict[str, list[list[Grid]]] = {name: [] for name in solutions}
     for number, output in enumerate(tally.outputs):
@@ -94,7 +94,7 @@ def score_boards(
     accelerator: Accelerator,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:
-    """The four figures over all test puzzles, which the processes share; none if `stop`, collective, asks to end."""
+    """Return the four figures over all test puzzles, shared by the processes; none if `stop` (collective) is true."""
     names = ("exact_accuracy", "valid", "cell_accuracy", "supervision_steps")
     sums = torch.zeros(len(names), dtype=torch.float64)
     quiet = not accelerator.is_main_process
@@ -126,9 +126,9 @@ def evaluate_boards(store: BoardStore, trainer: Trainer) -> dict[str, float]:
 
 
 def score_export(checkpoint: Path, data: Path, batch_size: int, precision: str) -> dict[str, float]:
-    """The figures of a finished run or export on a dataset's test puzzles, and how many it answered a second.
+    """Score an export on the test puzzles of a dataset; `puzzles_per_second` is measured too.
 
-    Raises InputError where they do not fit.
+    Raises InputError if the model does not fit the dataset.
     """
     store = open_store(data)
     if not isinstance(store, BoardStore):

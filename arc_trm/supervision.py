@@ -1,8 +1,8 @@
 """Deep supervision with halting: the losses, the carry, its refill, and one supervision step.
 
-Every batch slot works on its own sequence. After a step a slot halts when the model says so (or at the last step); a
-halted slot takes the row that it is offered at the next step and starts from the fixed state, the others go on with
-what they have and discard the offer.
+Every batch slot works on its own sequence. After a step a slot halts if the model says so, or at the last step. At the
+next step a halted slot takes the row that it is offered and starts from the initial state; the others keep their
+sequence and discard the offer.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from arc_trm.model import Output, RecursiveModel, State
 from arc_trm.optim import PuzzleEmbedding
 from data_prep.canvas import IGNORE_LABEL
 
-# The forward pass: the model itself, or its compiled or data-parallel wrapper.
+# The forward pass: the model itself, or a wrapper of it.
 Forward = Callable[[State, Tensor, Tensor, Tensor | None], Output]
 
 
@@ -41,7 +41,7 @@ TOKEN_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def token_loss(logits: Tensor, labels: Tensor, kind: str = "stablemax") -> Tensor:
-    """Cross-entropy [b, l] of logits [b, l, v] against labels [b, l]; 0 where the label is IGNORE_LABEL."""
+    """Return the cross-entropy [b, l] of logits [b, l, v] and labels [b, l]; 0 for the label IGNORE_LABEL."""
     scores = TOKEN_SCORES[kind](logits)
     return F.cross_entropy(
         scores.flatten(0, -2), labels.flatten().long(), ignore_index=IGNORE_LABEL, reduction="none"
@@ -49,15 +49,15 @@ def token_loss(logits: Tensor, labels: Tensor, kind: str = "stablemax") -> Tenso
 
 
 def halting_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy [b] of a halting logit with its target in 0..1."""
+    """Return the binary cross-entropy [b] of halting logits [b] and targets [b] in 0..1."""
     logits = wide(logits)
     return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
 
 
 class Correctness(NamedTuple):
-    """How a batch of answers [b] compares with its labels."""
+    """Comparison of b answers with their labels, each [b]."""
 
-    labelled: Tensor  # bool: the row has labels at all
+    labelled: Tensor  # bool: the row has any label
     correct: Tensor  # bool: every labelled token is right (true for a row without labels)
     token_accuracy: Tensor  # float: share of the labelled tokens that are right
 
@@ -72,7 +72,7 @@ def correctness(logits: Tensor, labels: Tensor) -> Correctness:
 
 @dataclass(frozen=True)
 class Carry:
-    """What each of b slots is working on, between two supervision steps."""
+    """State and example of each of b slots between two supervision steps."""
 
     state: State  # y and latents, each [b, p+l, d]
     steps: Tensor  # int32 [b]: supervision steps taken
@@ -81,7 +81,7 @@ class Carry:
 
 
 def initial_carry(model: RecursiveModel, like: Batch, dtype: torch.dtype) -> Carry:
-    """A carry whose slots are all halted, so that the first offer fills every one."""
+    """Return a carry with all slots halted, so that the first offer fills each of them."""
     batch, tokens = like.inputs.shape
     halted = torch.ones(batch, dtype=torch.bool, device=like.inputs.device)
     state = tuple(part.contiguous() for part in model.initial_state(batch, tokens, dtype))
@@ -89,13 +89,13 @@ def initial_carry(model: RecursiveModel, like: Batch, dtype: torch.dtype) -> Car
 
 
 def carry_tensors(carry: Carry) -> dict[str, Tensor]:
-    """The tensors of a carry, by name."""
+    """Return the tensors of a carry by name."""
     named = {f"state{index}": part for index, part in enumerate(carry.state)}
     return named | {"steps": carry.steps, "halted": carry.halted} | carry.current.columns()
 
 
 def carry_from(named: Mapping[str, Tensor], slots: slice, device: torch.device, dtype: torch.dtype) -> Carry:
-    """The carry of some slots, on `device`, its state in the precision `dtype`."""
+    """Rebuild the carry of `slots` from `carry_tensors`, on `device`, with the state in the precision `dtype`."""
     # Copies, since a slice would keep the whole batch's storage alive.
     local = {name: tensor[slots].to(device, copy=True) for name, tensor in named.items()}
     features = sum(name.startswith("state") for name in local)
@@ -105,7 +105,7 @@ def carry_from(named: Mapping[str, Tensor], slots: slice, device: torch.device, 
 
 
 def refill(carry: Carry, offer: Batch, model: RecursiveModel) -> Carry:
-    """Give every halted slot the offered row and the initial state; the others discard their offer."""
+    """Replace row and state of every halted slot by the offered row and the initial state."""
     halted = carry.halted
 
     def choose(new: Tensor, old: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def refill(carry: Carry, offer: Batch, model: RecursiveModel) -> Carry:
     )
 
 
-# Whether each slot [b] would halt by itself: "right" is likelier than not; or stopping is worth more than going on.
+# bool [b], the slots that ask to halt: "correct" is likelier than not; or halting is worth more than going on.
 HALTING_RULES: dict[str, Callable[[Output], Tensor]] = {
     "correctness": lambda output: output.halt_logits > 0,
     "q_learning": lambda output: output.halt_logits > output.continue_logits,
@@ -131,10 +131,10 @@ HALTING_RULES: dict[str, Callable[[Output], Tensor]] = {
 
 
 def halt(steps: Tensor, output: Output, rule: HaltingConfig, minimum: Tensor | None) -> Tensor:
-    """The slots [b] that halt after their `steps`-th step.
+    """Return the slots, bool [b], that halt after their `steps`-th step.
 
-    `minimum` [b] is the exploration's least number of steps in training; None is evaluation, where only the last step
-    halts.
+    `minimum` [b] is the least number of steps that exploration demands in training. None means evaluation, in which
+    slots halt only at the last step.
     """
     last = steps >= rule.max_supervision_steps
     if minimum is None:
@@ -143,14 +143,14 @@ def halt(steps: Tensor, output: Output, rule: HaltingConfig, minimum: Tensor | N
 
 
 class StepResult(NamedTuple):
-    """One supervision step: what follows, what was predicted, what it cost."""
+    """Result of one supervision step over b rows."""
 
     carry: Carry
     output: Output
     loss: Tensor  # scalar: token loss + halting loss(es), summed over the b rows
     puzzle_rows: Tensor  # [b, w] leaf: `.grad` after the backward pass
     metrics: dict[str, Tensor]  # sums over the b rows, scalars on the device
-    rows: dict[str, Tensor]  # the same, and the loss, of every row [b]
+    rows: dict[str, Tensor]  # the same and the loss for every row, [b]
 
 
 def supervision_step(
@@ -162,9 +162,9 @@ def supervision_step(
     rule: HaltingConfig,
     minimum: Tensor | None,
 ) -> StepResult:
-    """Refill, improve the answers once, compare them with the labels, and decide who halts.
+    """Refill halted slots, improve every answer once, compute the losses, and decide which slots halt.
 
-    The token loss is the mean over a row's labelled tokens; a row without labels counts as right for halting.
+    The token loss is the mean over the labelled tokens of a row. A row without labels counts as correct for halting.
     """
     carry = refill(carry, offer, model)
     current = carry.current
@@ -185,14 +185,14 @@ def supervision_step(
     token, *halting = losses.values()
     loss = token + rule.loss_weight * sum(halting)
     rows = {name: value.detach() for name, value in losses.items()} | step_metrics(following, output, found)
-    # Stacked and summed in one piece: each figure by itself would cost a GPU as much as all of them.
+    # One sum over all metrics: on a GPU a sum for each would cost as much as this one.
     metrics = dict(zip(rows, torch.stack(list(rows.values())).sum(1).unbind(), strict=True))
     return StepResult(following, output, loss.sum(), puzzle_rows, metrics, rows | {"loss": loss.detach()})
 
 
 @torch.no_grad()
 def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: HaltingConfig) -> Tensor:
-    """HRM's target [b] for "go on": the probability that the next pass promises, from a second forward pass."""
+    """Return HRM's target [b] for going on: the best halting or going-on probability after a second forward pass."""
     following = forward(carry.state, carry.current.inputs, puzzle_rows, carry.current.views)
     best = torch.maximum(following.halt_logits, following.continue_logits)
     last = carry.steps >= rule.max_supervision_steps
@@ -200,7 +200,7 @@ def continue_target(forward: Forward, carry: Carry, puzzle_rows: Tensor, rule: H
 
 
 def step_metrics(carry: Carry, output: Output, found: Correctness) -> dict[str, Tensor]:
-    """Of every row [b] that halted and has labels, 0 of others: that it counts, how right it is, how long it took."""
+    """Return metrics of every row, [b]; zero for rows that have not halted or have no labels."""
     counted = (carry.halted & found.labelled).to(output.halt_logits.dtype)
     return {
         "count": counted,

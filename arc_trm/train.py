@@ -23,10 +23,12 @@ from arc_trm import run
 from arc_trm.batches import open_training_data
 from arc_trm.config import RunConfig, check_config, within
 from arc_trm.device import describe_device, make_accelerator
+from arc_trm.metrics import MetricLog
 from arc_trm.presets import DATA, VARIANTS, describe, preset
 from arc_trm.scoring import evaluation
 from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
-from data_prep.files import MANIFEST, InputError, file_digest, run_program
+from data_prep.files import MANIFEST, InputError, file_digest
+from data_prep.program import run_program
 
 PROGRAM = "arc_trm.train"
 # The scores that the last line names; the log holds all of them.
@@ -35,7 +37,7 @@ FINAL_FIGURES = ("evaluation/outputs", "evaluation/task_mean", "evaluation/tasks
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(RunConfig, run.Start):
-    """The command line: a run's settings, and where it reads and writes."""
+    """Settings of a run, and the folders it reads and writes."""
 
     data: Path
     """Dataset folder that `python -m data_prep.build` wrote."""
@@ -44,12 +46,12 @@ class Arguments(RunConfig, run.Start):
 
     @property
     def config(self) -> RunConfig:
-        """The run's settings alone."""
+        """Return only the settings of the run."""
         return RunConfig(**{field.name: getattr(self, field.name) for field in fields(RunConfig)})
 
 
 def help_text() -> str:
-    """What `--help` prints without a preset: the two tables that presets are composed from."""
+    """Return the text of `--help` without a preset: the two tables that presets are composed from."""
     lines = [
         f"usage: {PROGRAM} PRESET --data FOLDER --out FOLDER [--resume] [--SECTION.SETTING VALUE ...]",
         f"       {PROGRAM} PRESET --help    every setting of a preset, with its value",
@@ -68,7 +70,7 @@ def help_text() -> str:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """The command line; exits with status 2 and names what is valid where it is wrong, with 0 after --help."""
+    """Parse the command line; exits with status 2, naming what is valid, if it is wrong, and with 0 after --help."""
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text())
         raise SystemExit(0 if argv else 2)
@@ -83,7 +85,7 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line, train, evaluate, export."""
+    """Parse the command line, train, evaluate, export; return the exit status."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     accelerator = make_accelerator(arguments.log.track, arguments.out)
     if accelerator.is_main_process:
@@ -97,12 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: Arguments, accelerator: Accelerator) -> str:
-    """The whole run; returns the line to end with."""
+    """Train, evaluate and export; return the last line of the output."""
     config, out = arguments.config, arguments.out
     data = open_training_data(arguments.data, config, accelerator)
     facts = data.facts | {"data_digest": file_digest(arguments.data / MANIFEST)}
-    trainer = Trainer(config, data.parts, accelerator, data.planned_steps(config))
-    trainer.names = data.names
+    trainer = Trainer(config, data.parts, accelerator, data.planned_steps(config), names=data.names)
     if accelerator.device.type == "cuda":  # a CPU does not say when memory runs out
         trainer.fit_memory()
     line = run.begin(trainer, arguments, facts)
@@ -111,12 +112,12 @@ def train(arguments: Arguments, accelerator: Accelerator) -> str:
         print(f"{line}, in {str(trainer.dtype).removeprefix('torch.')}", file=sys.stderr)
     if config.train.compile:
         trainer.compile()
-    log = run.MetricLog(accelerator, out, config, trainer.step)
+    log = MetricLog(accelerator, out, config, trainer.step)
     evaluate = evaluation(data.store)
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else math.inf
     try:
         with run.explained_memory(config, accelerator.device, lambda: run.last_good(trainer, out)):
-            reason = run.train(trainer, out, facts, evaluate, log, deadline)
+            reason = trainer.train(out, facts, evaluate, log, deadline)
     except NonFiniteLoss as error:
         raise InputError(f"{error}; {run.last_good(trainer, out)}; go on with a lower train.lr") from error
     except UnequalReplicas as error:

@@ -1,9 +1,9 @@
-"""The one training loop: supervision steps over batch slots, until enough steps, a deadline, or a request to stop.
+"""The trainer: the training loop, one optimiser step, metrics, checkpoints, and the state that they save.
 
-`arc_trm/train.py` drives it for training and `submission.solve` for adaptation. What comes out is the same for one
-process and for many: the rows offered, the exploration and the refills depend on (seed, step, global slot) alone, a
-process is a slice of the slots, all of the same size, whose gradients are averaged. The weights are shared over all
-recursions, so their gradients are final only when the backward pass ends: they are averaged then, in one piece.
+Training calls `train`; adaptation calls `train_step` from a schedule of its own. One process and many give the same
+result: offered rows, exploration and refills depend only on (seed, step, global slot), and every process holds an equal
+slice of the slots. Gradients are averaged over the processes. The weights are shared by all recursions, so their
+gradients are final only when the backward pass ends: they are averaged then, in one piece.
 """
 
 import math
@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +22,18 @@ from accelerate.utils import broadcast
 from torch import Tensor
 
 from arc_trm.batches import Part, upload
-from arc_trm.checkpoint import RowNames, Tensors, below, bit_digest, load_weights
-from arc_trm.config import ModelConfig, RunConfig
+from arc_trm.checkpoint import (
+    Export,
+    RowNames,
+    Tensors,
+    below,
+    bit_digest,
+    carry_over,
+    load_weights,
+    with_rows_of_others,
+    write_checkpoint,
+)
+from arc_trm.config import ModelConfig, RunConfig, model_differences
 from arc_trm.device import (
     COMPILER_ERRORS,
     compile_error,
@@ -32,22 +43,27 @@ from arc_trm.device import (
     out_of_memory,
     peak_memory,
     resolve_precision,
+    return_freed_memory,
     rows_at_once,
     run_eagerly,
 )
+from arc_trm.metrics import MetricLog
 from arc_trm.model import RecursiveModel
 from arc_trm.optim import OPTIMISERS, Ema, PuzzleEmbedding, ema_decay, learning_rate
 from arc_trm.predict import Predictor
 from arc_trm.sampler import exploration
+from arc_trm.signals import stop_on_signal
 from arc_trm.supervision import Carry, carry_from, carry_tensors, initial_carry, supervision_step
 from data_prep.files import InputError
+from data_prep.progress import Progress
 
-# The warm-up takes at most this share of all steps, for short runs.
+# Upper limit of the warm-up as a share of all steps, for short runs.
 WARMUP_SHARE = 0.1
-# Compiled loss and gradient norm may differ from the eager ones by this share; in bf16 and fp16 by HALF_AGREEMENT.
+SLOW_STEP = 0.5  # seconds; a step that takes longer is not slowed noticeably by waiting for the device
+# Relative tolerance of compiled loss and gradient norm against the eager ones; HALF_AGREEMENT for bf16 and fp16.
 AGREEMENT = {torch.float32: 1e-4, torch.float64: 1e-4}
 HALF_AGREEMENT = 0.02
-SPARE = 512 * 2**20  # bytes of a GPU's memory that fitting leaves alone
+SPARE = 512 * 2**20  # bytes of a GPU's memory that fit_memory leaves free
 # Metrics that are means over all rows; the others are means over the sequences that ended.
 PER_ROW = ("loss", "token_loss", "halting_loss", "continue_loss", "embedding_norm")
 # Names of the tensors of a training state.
@@ -55,37 +71,41 @@ MODEL, EMA, OPTIMISER, CARRY, ROWS = "model/", "ema/", "optimiser/", "carry/", "
 TABLE, SUMS = "puzzle_table", "metric_sums"
 
 
+# Scores of a trainer by name; none if `should_stop` ended the evaluation early.
+Evaluate = Callable[["Trainer"], dict[str, float]]
+
+
 class NonFiniteLoss(RuntimeError):
     """The loss or the weights became NaN or infinite; the message says at which step and learning rate."""
 
 
 class UnequalReplicas(RuntimeError):
-    """Processes hold other weights than the first; the message says which, and at which step that was seen."""
+    """The weights of some processes differ from those of the first; the message names them and the step."""
 
 
 @dataclass
 class Work:
-    """The slots of one part that this process works through at once, and what they carry."""
+    """A micro-batch: the slots of one part that this process computes at once, and their carry."""
 
     part: Part
     local: slice  # of the part's slots
-    first: int  # which of the whole batch's slots is the part's first
+    first: int  # index of the part's first slot in the whole batch
     carry: Carry | None = None
 
     @property
     def draws(self) -> slice:
-        """The same slots among those of the whole batch, which say what exploration draws for them."""
+        """The same slots as indices into the whole batch, for which exploration is drawn."""
         return slice(self.first + self.local.start, self.first + self.local.stop)
 
     def halves(self) -> "list[Work]":
-        """The same slots as two pieces of work that carry nothing yet; a single slot stays as it is."""
+        """Split into two micro-batches without a carry; a single slot stays whole."""
         start, stop = self.local.start, self.local.stop
         cuts = sorted({start, (start + stop) // 2, stop})
         return [Work(self.part, slice(*cut), self.first) for cut in pairwise(cuts)]
 
 
 def share_out(parts: Sequence[Part], accelerator: Accelerator, model: ModelConfig) -> list[Work]:
-    """Cut this process's slice of every part into pieces of at most `rows_at_once` slots.
+    """Cut this process's slice of every part into micro-batches of at most `rows_at_once` slots.
 
     Raises InputError if the slots cannot be shared evenly.
     """
@@ -105,16 +125,16 @@ def share_out(parts: Sequence[Part], accelerator: Accelerator, model: ModelConfi
 
 
 class Supervised(NamedTuple):
-    """What a piece of work leads to beside its carry, as long as the step is not yet done."""
+    """Row ids, row gradients and metrics of one micro-batch."""
 
-    puzzle_ids: Tensor  # [b]
+    puzzle_ids: Tensor  # int64 [b]
     gradient: Tensor  # [b, w] of the embedding rows
-    sums: dict[str, Tensor]  # metrics summed over the b rows
-    rows: dict[str, Tensor]  # the same of every row [b]
+    sums: dict[str, Tensor]  # metrics summed over the b rows, float64 []
+    rows: dict[str, Tensor]  # metrics of every row, [b]
 
 
 class Trainer:
-    """Model, embedding table, optimiser, moving average and carry of one process, and the step that moves them."""
+    """Model, puzzle embedding, optimiser, moving average and carry of one process, and the loop that trains them."""
 
     def __init__(
         self,
@@ -123,16 +143,18 @@ class Trainer:
         accelerator: Accelerator,
         planned_steps: int,
         model: RecursiveModel | None = None,
+        names: RowNames | None = None,
     ) -> None:
-        """Start at step 0; a `model` with float64 weights makes everything float64, for comparisons."""
+        """Start at step 0; a `model` with float64 weights makes everything float64, for comparisons.
+
+        `names` says what the embedding rows stand for, so that checkpoints and exports are matched by name.
+        """
         self.config, self.parts, self.accelerator = config, list(parts), accelerator
-        self.planned_steps = planned_steps
+        self.planned_steps, self.names = planned_steps, names
         self.step = 0
-        self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 moves the puzzle embedding alone
-        self.names: RowNames | None = None  # what the embedding rows stand for, so that other runs find them again
-        self.saved_step: int | None = None  # whose state the newest checkpoint holds
-        self.should_stop: Callable[[], bool] = lambda: False  # whether an evaluation is to end early; collective
-        self.watch: Callable[[Sequence[Supervised]], object] = lambda results: None  # hears of every step
+        self.trunk_factor = 1.0  # multiplies the trunk's learning rate: 0 trains only the puzzle embedding
+        self.saved_step: int | None = None  # the step of the newest checkpoint
+        self.should_stop: Callable[[], bool] = lambda: False  # tells an evaluation to end early; collective
         device = accelerator.device
         self.model = (model or initial_model(config)).to(device)
         weights = self.model.token_embedding.dtype
@@ -146,9 +168,9 @@ class Trainer:
         self.optimiser = OPTIMISERS[config.train.optimiser](self.model, config.train)
         self.ema = Ema(self.model.parameters()) if config.train.ema else None
         self.work = share_out(self.parts, accelerator, config.model)
-        self._sums: dict[str, Tensor] = {}  # of this process, since metrics were read
-        self.metric_steps = 0  # steps since metrics were read
-        self.timed_steps, self._began = 0, 0.0  # those of them that this process did, and when the first began
+        self._sums: dict[str, Tensor] = {}  # metrics of this process since they were last read
+        self.metric_steps = 0  # steps since then, those before a resumption included
+        self.timed_steps, self._began = 0, 0.0  # steps since then in this process; when the first began
 
     @property
     def batch_size(self) -> int:
@@ -156,12 +178,12 @@ class Trainer:
         return sum(part.slots for part in self.parts)
 
     def predictor(self) -> Predictor:
-        """What answers questions with the weights as they are now (within `averaged`, their moving average)."""
-        return Predictor(self.model, self.model, self.embedding, self.config.halting, self.dtype)
+        """Return a predictor that uses the current weights (inside `averaged`, their moving average)."""
+        return Predictor(self.model, self.embedding, self.config.halting, self.dtype)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within this context the model holds the moving average of its weights (where one is kept)."""
+        """Let the model hold the moving average of its weights, if one is kept, within this context."""
         if self.ema is None:
             yield
             return
@@ -171,41 +193,179 @@ class Trainer:
         finally:
             self.ema.swap()
 
-    def gathered(self, local: Tensor) -> Tensor:
-        """The rows of all processes, by rank; collective."""
-        return self.accelerator.gather(local) if self.accelerator.num_processes > 1 else local
-
-    def agreed(self, mine: bool) -> bool:
-        """Whether any process says so; all of them learn it in the same step."""
-        return self.each_agreed(mine)[0]
-
-    def each_agreed(self, *mine: bool) -> tuple[bool, ...]:
-        """Which of these any process says."""
-        if self.accelerator.num_processes == 1:
-            return mine
-        wishes = torch.tensor([float(wish) for wish in mine], device=self.accelerator.device)
-        return tuple(count > 0 for count in self.accelerator.reduce(wishes, "sum").tolist())
-
     def rates(self) -> tuple[float, float]:
-        """Learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
+        """Return the learning rates of trunk and puzzle embedding at the current step (1, 2, …)."""
         train = self.config.train
         warmup = min(train.warmup_steps, int(WARMUP_SHARE * self.planned_steps))
         schedule = (warmup, self.planned_steps, train.lr_min_ratio)
         trunk_rate = self.trunk_factor * learning_rate(self.step, train.lr, *schedule)
         return trunk_rate, learning_rate(self.step, train.puzzle_lr, *schedule)
 
-    # --- the step ------------------------------------------------------------------------------------------------
+    # --- training ------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        out: Path,
+        facts: dict[str, Any],
+        evaluate: Evaluate | None,
+        log: MetricLog,
+        deadline: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
+    ) -> str:
+        """Train until the planned steps, `deadline` (seconds of the clock `now`) or a signal; return why it ended.
+
+        Writes checkpoints, which hold `facts`, into `out`. Evaluates as the settings say and at the end; resuming
+        repeats an evaluation that a kill or a signal interrupted.
+        """
+        settings, quiet = self.config.log, not self.accelerator.is_main_process
+        every, saved, asked, signalled = 1, now(), now(), False
+        with stop_on_signal() as stop, Progress("training", self.planned_steps, self.step, quiet=quiet) as bar:
+            self.should_stop = lambda: self.agreed(stop() or now() >= deadline)
+            self._evaluate_if_due(out, facts, evaluate, log)
+            while self.step < self.planned_steps:
+                self.train_step()
+                bar.update(1, self._report_if_due(log))
+                if self._evaluate_if_due(out, facts, evaluate, log):
+                    saved = now()
+                if self.step % every == 0:
+                    due, slow = now() >= saved + 60 * settings.checkpoint_minutes, now() - asked > SLOW_STEP * every
+                    signalled, over, due, slow = self.each_agreed(stop(), now() >= deadline, due, slow)
+                    every, asked = settings.every if self.asking_waits and not slow else 1, now()
+                    if due:
+                        self.save(out, facts)
+                        saved = now()
+                    if signalled or over:
+                        break
+            self.save(out, facts)
+        if signalled:
+            return "stopped by a signal"
+        return "finished" if self.step >= self.planned_steps else "out of time"
+
+    def _report_if_due(self, log: MetricLog) -> str | None:
+        """Read and log the metrics every `log.every` steps; return the few figures that fit beside a progress bar."""
+        if self.step < self.planned_steps and self.step % self.config.log.every:
+            return None
+        metrics = self.read_metrics()
+        log.add({f"train/{name}": value for name, value in metrics.items()}, self.step)
+        exact = f"exact {metrics['exact_accuracy']:.1%}, " if "exact_accuracy" in metrics else ""
+        return f"loss {metrics['loss']:.3f}, {exact}{metrics['examples_per_second']:.1f} examples/s"
+
+    def _evaluate_if_due(self, out: Path, facts: dict[str, Any], evaluate: Evaluate | None, log: MetricLog) -> bool:
+        """Save and evaluate if the settings ask for it at this step; tell if they do.
+
+        Evaluates only if the log lacks the scores of this step.
+        """
+        every = self.config.log.evaluate_every
+        planned = self.step == self.planned_steps or (every and self.step and self.step % every == 0)
+        if evaluate is None or not planned:
+            return False
+        self.save(out, facts)
+        if self.agreed(self.accelerator.is_main_process and log.scores.get("step") != self.step):
+            log.add(evaluate(self), self.step)
+            return_freed_memory()
+        return True
+
+    def save(self, out: Path, facts: dict[str, Any]) -> None:
+        """Write a checkpoint with `facts` into the run folder `out` unless this step has one; collective.
+
+        Raises NonFiniteLoss or UnequalReplicas instead of saving a broken state, InputError if it cannot be written.
+        """
+        if self.saved_step == self.step:
+            return
+        self.check_finite()
+        self.check_replicas()
+        tensors, state = self.state_dict()
+        keep = self.config.log.keep_checkpoints
+        state = {"config": asdict(self.config), **facts, **state}
+        self.in_main_process(lambda: write_checkpoint(out, self.step, tensors, state, keep))
+        self.saved_step = self.step
+        tensors.clear()  # what was gathered and copied for the file
+        return_freed_memory()
+
+    # --- one step ------------------------------------------------------------------------------------------------
+
+    def train_step(self) -> list[Supervised]:
+        """Take one optimiser step: a supervision step in every slot, then one update of all weights and rows.
+
+        Returns what this process found in each of its micro-batches.
+        """
+        if self.timed_steps == 0:
+            self._began = time.monotonic()
+        rule = self.config.halting
+        draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
+        minimum = upload(draws, self.accelerator.device)
+        results = [self._supervise(work, minimum[work.draws]) for work in self.work]
+        self.step += 1
+        for result in results:
+            for name, value in result.sums.items():
+                self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._average_gradients()
+        self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
+        self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
+        return results
+
+    def _supervise(self, work: Work, minimum: Tensor | None = None) -> Supervised:
+        """Run forward and backward passes of one micro-batch; advance its carry and accumulate the gradients.
+
+        `minimum` int32 [b] is the least number of supervision steps before halting counts; None: zeros.
+        """
+        offer = work.part.source.offer(self.step, work.local)
+        carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
+        minimum = torch.zeros_like(carry.steps) if minimum is None else minimum
+        result = supervision_step(self.model, self.model, self.embedding, carry, offer, self.config.halting, minimum)
+        loss = result.loss * (self.accelerator.num_processes / self.batch_size)  # mean over this process's slots
+        self.scaler.scale(loss).backward()
+        rows = result.puzzle_rows
+        assert rows.grad is not None
+        sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
+        # In float64 the order of summation hardly matters, and sums that a checkpoint keeps go on exactly.
+        sums = dict(zip(sums, torch.stack(list(sums.values())).double().unbind(), strict=True))
+        work.carry = result.carry
+        return Supervised(work.carry.current.puzzle_ids, rows.grad, sums, result.rows)
+
+    def _average_gradients(self) -> None:
+        """Average the gradients of the weights over the processes, in one flat buffer."""
+        if self.accelerator.num_processes == 1:
+            return
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "mean")
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _update(self, puzzle_ids: Tensor, gradients: Tensor) -> None:
+        """Update weights, moving average and the embedding rows of the whole batch.
+
+        `puzzle_ids` int64 [b] and `gradients` [b, w] are those of this process.
+        """
+        trunk_rate, puzzle_rate = self.rates()
+        for group in self.optimiser.param_groups:
+            group["lr"] = trunk_rate
+        puzzle_ids, gradients = self.gathered(puzzle_ids), self.gathered(gradients)
+        rate: float | Tensor = puzzle_rate
+        if self.scaler.is_enabled():  # gradients that overflow fp16 update neither weights nor rows
+            weights = [p.grad for p in self.model.parameters() if p.grad is not None]
+            finite = torch.stack([gradient.isfinite().all() for gradient in (*weights, gradients)]).all()
+            gradients = torch.where(finite, gradients, 0)
+            rate = torch.where(finite, puzzle_rate, 0.0)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
+        if self.ema is not None:
+            self.ema.update(ema_decay(self.step, self.config.train.ema))
+
+    # --- before the first step -----------------------------------------------------------------------------------
 
     def fit_memory(self) -> None:
-        """Halve the pieces of work that are too large for the memory of any process.
+        """Halve the micro-batches until a step fits into the memory of every process; collective.
 
-        Call before the first step, and before compiling; moves nothing; collective. Only pieces of the canvas size that
-        did not fit are halved. Raises OutOfMemoryError if a single slot is too much.
+        Call it before the first step and before compiling; the training state stays as it is. Only micro-batches of
+        the canvas size that did not fit are halved. Raises OutOfMemoryError if a single slot does not fit.
         """
         device = self.accelerator.device
-        # The optimiser makes its two moments in the first step; here something of their size stands for them.
+        # Stand-ins for the optimiser's two moments, which the first step allocates.
         moments = [torch.empty_like(p) for p in self.model.parameters() for _ in range(2)]
-        # And what libraries of a GPU take later for themselves, such as those that several processes talk through.
+        # Libraries of a GPU allocate memory of their own later, such as those through which processes communicate.
         spare = torch.empty(SPARE if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
         while any(too_large := self._too_large()):
             pieces = [work.halves() if too_large[self.parts.index(work.part)] else [work] for work in self.work]
@@ -214,11 +374,11 @@ class Trainer:
                 raise torch.OutOfMemoryError(f"a single example does not fit into {device}'s memory")
             self.work = halves
             if self.accelerator.is_main_process:
-                print(f"note: out of memory, going on with {len(halves)} pieces of work a step", file=sys.stderr)
+                print(f"note: out of memory, going on with {len(halves)} micro-batches a step", file=sys.stderr)
         del moments, spare
 
     def _too_large(self) -> tuple[bool, ...]:
-        """For each part: a piece of it ran out of memory, in any process."""
+        """Tell for each part if one of its micro-batches ran out of memory in any process."""
         failed: Part | None = None
         piece = self.work[0]
         try:
@@ -229,13 +389,13 @@ class Trainer:
             if not out_of_memory(error):
                 raise
             failed = piece.part
-        # Here the exception is gone, whose traceback holds the tensors of the piece.
+        # The traceback of the exception held the tensors of the micro-batch; it is gone here.
         free_memory(self.accelerator.device)
         return self.each_agreed(*(part is failed for part in self.parts))
 
     @contextmanager
     def _rehearsal(self, work: Sequence[Work]) -> Iterator[None]:
-        """Within this context, forward and backward passes of `work` leave no carry and no gradient behind."""
+        """Restore the carries and drop the gradients of `work` at the end of this context."""
         carries = [piece.carry for piece in work]
         try:
             yield
@@ -245,17 +405,17 @@ class Trainer:
             self.optimiser.zero_grad(set_to_none=True)
 
     def rehearse(self, work: Sequence[Work]) -> tuple[float, float]:
-        """Loss and gradient norm of the forward and backward passes of `work`, which move nothing."""
+        """Return loss and gradient norm of `work` after forward and backward passes that change no state."""
         with self._rehearsal(work):
             losses = torch.stack([self._supervise(piece).sums["loss"] for piece in work])
             norms = [p.grad.float().norm() for p in self.model.parameters() if p.grad is not None]
             return losses.sum().item(), torch.stack(norms).norm().item()
 
     def compile(self, backend: str = "inductor", more: Sequence[Callable[[], object]] = ()) -> bool:
-        """Compile the networks for all pieces of work, and for what calls of `more` run; collective.
+        """Compile the networks for all micro-batches and for the calls in `more`; tell if it worked; collective.
 
-        Loss and gradient norm of the first piece must agree with the eager ones within AGREEMENT. Where they do not, or
-        where compiling fails in any process, all run eager; a line on stderr says why. Moves nothing.
+        All processes run eagerly, and a line on stderr says why, if compiling fails in any of them or if loss or
+        gradient norm of the first micro-batch differ from the eager ones by more than AGREEMENT. Changes no state.
         """
         began, graphs, failure = time.monotonic(), compiled_graphs(), ""
         eager = self.rehearse(self.work[:1])
@@ -283,83 +443,56 @@ class Trainer:
             print(f"note: compiled {compiled_graphs() - graphs} graphs in {seconds:.0f} s", file=sys.stderr)
         return True
 
-    def train_step(self) -> None:
-        """One optimiser step: a supervision step of every slot, gradients summed over parts and processes."""
-        if self.timed_steps == 0:
-            self._began = time.monotonic()
-        rule = self.config.halting
-        draws = exploration(self.config.seed, self.step, self.batch_size, rule.exploration, rule.max_supervision_steps)
-        minimum = upload(draws, self.accelerator.device)
-        results = [self._supervise(work, minimum[work.draws]) for work in self.work]
-        self.step += 1
-        for result in results:
-            for name, value in result.sums.items():
-                self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self.watch(results)
-        self._average_gradients()
-        self._update(torch.cat([r.puzzle_ids for r in results]), torch.cat([r.gradient for r in results]))
-        self.metric_steps, self.timed_steps = self.metric_steps + 1, self.timed_steps + 1
+    # --- agreement of processes ----------------------------------------------------------------------------------
 
-    def _supervise(self, work: Work, minimum: Tensor | None = None) -> Supervised:
-        """Forward and backward of some slots, which go on; gradients of the weights add up in place.
+    @property
+    def asking_waits(self) -> bool:
+        """True if asking the other processes makes the device wait.
 
-        `minimum` int32 [b] is the least number of supervision steps before halting counts; None: zeros.
+        They are then asked only when metrics are read, which waits anyway, or at every step if steps are slow: a
+        launcher that was told to end does not wait long.
         """
-        offer = work.part.source.offer(self.step, work.local)
-        carry = initial_carry(self.model, offer, self.dtype) if work.carry is None else work.carry
-        minimum = torch.zeros_like(carry.steps) if minimum is None else minimum
-        result = supervision_step(self.model, self.model, self.embedding, carry, offer, self.config.halting, minimum)
-        loss = result.loss * (self.accelerator.num_processes / self.batch_size)  # mean over this process's slots
-        self.scaler.scale(loss).backward()
-        rows = result.puzzle_rows
-        assert rows.grad is not None
-        sums = {"loss": result.loss.detach(), **result.metrics, "embedding_norm": rows.detach().norm(dim=1).sum()}
-        # In float64 the order of the sum hardly matters, and a sum that a checkpoint keeps goes on as it was.
-        sums = dict(zip(sums, torch.stack(list(sums.values())).double().unbind(), strict=True))
-        work.carry = result.carry
-        return Supervised(work.carry.current.puzzle_ids, rows.grad, sums, result.rows)
+        return self.accelerator.num_processes > 1 and self.accelerator.device.type != "cpu"
 
-    def _average_gradients(self) -> None:
-        """Average the weights' gradients over the processes, in one flat buffer."""
+    def gathered(self, local: Tensor) -> Tensor:
+        """Concatenate the rows of all processes, by rank; collective."""
+        return self.accelerator.gather(local) if self.accelerator.num_processes > 1 else local
+
+    def agreed(self, mine: bool) -> bool:
+        """Tell every process if `mine` is true in any; collective."""
+        return self.each_agreed(mine)[0]
+
+    def each_agreed(self, *mine: bool) -> tuple[bool, ...]:
+        """Tell every process which of these are true in any; collective."""
         if self.accelerator.num_processes == 1:
-            return
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        flat = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "mean")
-        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
+            return mine
+        wishes = torch.tensor([float(wish) for wish in mine], device=self.accelerator.device)
+        return tuple(count > 0 for count in self.accelerator.reduce(wishes, "sum").tolist())
 
-    def _update(self, puzzle_ids: Tensor, gradients: Tensor) -> None:
-        """Move weights, moving average and the embedding rows of the whole batch."""
-        trunk_rate, puzzle_rate = self.rates()
-        for group in self.optimiser.param_groups:
-            group["lr"] = trunk_rate
-        puzzle_ids, gradients = self.gathered(puzzle_ids), self.gathered(gradients)
-        rate: float | Tensor = puzzle_rate
-        if self.scaler.is_enabled():  # a step whose gradients overflowed fp16 moves neither weights nor rows
-            weights = [p.grad for p in self.model.parameters() if p.grad is not None]
-            finite = torch.stack([gradient.isfinite().all() for gradient in (*weights, gradients)]).all()
-            gradients = torch.where(finite, gradients, 0)
-            rate = torch.where(finite, puzzle_rate, 0.0)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.embedding.update(puzzle_ids, gradients, rate, self.config.train.puzzle_weight_decay)
-        if self.ema is not None:
-            self.ema.update(ema_decay(self.step, self.config.train.ema))
+    def in_main_process(self, write: Callable[[], object]) -> None:
+        """Let the main process write while the others wait; if it fails, InputError or SystemExit ends all of them."""
+        failure: InputError | None = None
+        if self.accelerator.is_main_process:
+            try:
+                write()
+            except InputError as error:
+                failure = error
+        if self.agreed(failure is not None):
+            raise failure or SystemExit(2)
 
-    # --- what is seen --------------------------------------------------------------------------------------------
+    # --- metrics ---------------------------------------------------------------------------------------------------
 
     def read_metrics(self) -> dict[str, float]:
-        """Means since the last call, over all processes; the only place where a step waits for the device.
+        """Return the means since the last call over all processes; waits for the device, as no other part of a step.
 
-        Accuracies and supervision steps are of the sequences that ended, and missing where none did. Raises
-        NonFiniteLoss where the loss is NaN or infinite.
+        Accuracies and supervision steps are means over the sequences that ended, and missing if none did. Raises
+        NonFiniteLoss if the loss is NaN or infinite.
         """
         names, sums = self.metric_sums()
         if not names:
             return {}
         values = dict(zip(names, sums.tolist(), strict=True))
-        # By the wall: with several processes, steps also wait for the others.
+        # Wall-clock time, because steps also wait for the other processes.
         seconds = time.monotonic() - self._began
         ended, rows = values.pop("count"), self.metric_steps * self.batch_size
         metrics = {name: values[name] / rows for name in PER_ROW if name in values}
@@ -375,23 +508,23 @@ class Trainer:
         return metrics
 
     def metric_sums(self) -> tuple[list[str], Tensor]:
-        """Names and float64 sums over all processes since metrics were read; collective."""
+        """Return names and float64 sums [n] over all processes since metrics were read; collective."""
         names = sorted(self._sums)
         if not names:
             return [], torch.zeros(0)
         return names, self.accelerator.reduce(torch.stack([self._sums[name] for name in names]), "sum")
 
     def check_finite(self) -> None:
-        """Raise NonFiniteLoss, in all processes alike, unless losses and weights are finite; waits for the device."""
+        """Raise NonFiniteLoss in all processes unless losses and weights are finite; waits for the device."""
         tensors = [*self.model.parameters(), self.embedding.table, *self._sums.values()]
-        # A sum is finite only if its terms are, and needs no memory of their size.
+        # A sum is finite only if all its terms are, and takes no memory of their size.
         broken = torch.stack([~tensor.detach().sum().isfinite() for tensor in tensors]).sum().double()
         if self.accelerator.reduce(broken, "sum").item():
             rate = self.rates()[0]
             raise NonFiniteLoss(f"step {self.step}: loss or weights are not finite at learning rate {rate:.3g}")
 
     def check_replicas(self) -> None:
-        """Raise UnequalReplicas, in all processes alike, unless all hold the same weights and table, bit by bit."""
+        """Raise UnequalReplicas in all processes unless all hold bitwise equal weights and tables."""
         if self.accelerator.num_processes == 1:
             return
         digests = self.gathered(bit_digest([*self.model.parameters(), self.embedding.table])[None]).tolist()
@@ -405,9 +538,9 @@ class Trainer:
     # --- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[Tensors, dict[str, Any]]:
-        """The whole training state as tensors (not copied: they move with the next step) and JSON facts; collective.
+        """Return the whole training state as tensors (not copied: the next step changes them) and JSON facts.
 
-        Nothing in it knows how many processes or pieces of work there are: the carry is in global slot order.
+        Collective. It does not depend on the number of processes or micro-batches: the carry is in global slot order.
         """
         tensors: Tensors = {MODEL + name: tensor for name, tensor in self.model.state_dict().items()}
         parameters = dict(self.model.named_parameters())
@@ -430,12 +563,12 @@ class Trainer:
             "scaler": self.scaler.state_dict(),
         }
 
-    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave; processes, pieces of work and precision may differ.
+    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> int | None:
+        """Restore what `state_dict` returned; the number of processes and micro-batches may differ.
 
-        A precision that was measured stays that of the state, so that a run goes on in the same arithmetic. Where
-        canvas sizes or their slots differ (or the tensors hold no carry), all slots start anew.
-        Raises InputError for a model of other sizes.
+        Embedding rows are matched by name if both sides have names; returns how many are known, else None. On a CPU,
+        `auto` precision becomes that of the state, so that a run goes on in the same arithmetic. All slots start anew
+        if canvas sizes or their slots differ. Raises InputError for a model of other sizes.
         """
         measured = self.config.train.precision == "auto" and self.accelerator.device.type == "cpu"
         carried = tensors.get(f"{CARRY}0/state0")
@@ -453,7 +586,9 @@ class Trainer:
             # A copy: what was read is a map of its file, and would keep a deleted checkpoint on the disk.
             copy = value.clone() if kind == "step" else value.to(parameters[name], copy=True)
             self.optimiser.state[parameters[name]][kind] = copy
-        self.embedding.table = tensors[TABLE].to(self.embedding.table, copy=True)
+        owners = facts["puzzle_groups"]
+        names = None if owners is None else RowNames.from_tensors(below(tensors, ROWS), owners)
+        known = self._load_rows(names, tensors[TABLE], tensors[TABLE].mean(0))
         self.scaler.load_state_dict(facts["scaler"] or self.scaler.state_dict())
         self.step, self.metric_steps, self.timed_steps = facts["step"], facts["metric_steps"], 0
         # One process goes on with the sums of all, so that they count once.
@@ -462,20 +597,58 @@ class Trainer:
         for work in self.work:
             named = below(tensors, f"{CARRY}{self.parts.index(work.part)}/") if facts["parts"] == self._layout() else {}
             work.carry = carry_from(named, work.local, self.accelerator.device, self.dtype) if named else None
+        return known
+
+    def load_export(self, exported: Export) -> int:
+        """Take the weights of an export, and its embedding rows by name; return how many rows are known.
+
+        The other rows start from its mean embedding. A convolution that it lacks starts from zeros, which changes no
+        answer. Raises InputError if sizes differ.
+        """
+        asked = self.config.model
+        grown = replace(exported.model, convolution=exported.model.convolution or asked.convolution)
+        if changes := model_differences(grown, asked):
+            raise InputError(f"the export's model differs: {'; '.join(changes)}")
+        weights = dict(exported.weights)
+        if grown != exported.model:
+            own = self.model.state_dict()
+            weights |= {name: torch.zeros_like(own[name]) for name in own if ".mix_neighbours." in name}
+        load_weights(self.model, weights)
+        if self.ema is not None:
+            self.ema.update(0.0)  # the averages are the weights
+        mean = exported.puzzle_mean.to(self.embedding.table)
+        self.embedding.table = mean.repeat(len(self.embedding.table), 1)
+        if exported.puzzle_table is None or not exported.puzzle_names or self.names is None:
+            return 0
+        return self._load_rows(RowNames.of_owners(exported.puzzle_names), exported.puzzle_table, mean) or 0
+
+    def _load_rows(self, names: RowNames | None, table: Tensor, fresh: Tensor) -> int | None:
+        """Take rows of `table` [n, w] by name, or `fresh` [w] for an unknown name; return how many are known.
+
+        Rows of tasks that this run lacks follow its own, so that its export still knows them. Without names on both
+        sides the whole table is taken as it is.
+        """
+        rows, known = table, None
+        if names is not None and self.names is not None:
+            rows, known = carry_over(names, table, self.names, fresh)
+            if self.config.model.embedding_rows == "task":
+                self.names, rows = with_rows_of_others(self.names, rows, names, table)
+        self.embedding.table = rows.to(self.embedding.table, copy=True)
+        return known
 
     def forget_momentum(self) -> None:
-        """Go on as a trainer that has just got its weights: without moments, carries and sums of metrics."""
+        """Drop optimiser moments, carries and sums of metrics; keep weights and step."""
         self.optimiser.state.clear()
         self._sums, self.metric_steps, self.timed_steps = {}, 0, 0
         for work in self.work:
             work.carry = None
 
     def _layout(self) -> list[list[int]]:
-        """Slots and tokens of every part: a carry fits only the layout it comes from."""
+        """Return slots and tokens of every part; a carry fits only the layout it comes from."""
         return [[part.slots, part.source.seq_len] for part in self.parts]
 
     def _carries(self) -> Tensors:
-        """The carry of every part over all processes, by global slot; none before the first step."""
+        """Return the carry of every part by global slot, over all processes; empty before the first step."""
         gathered: Tensors = {}
         for number, part in enumerate(self.parts):
             carries = [work.carry for work in self.work if work.part is part]
@@ -488,7 +661,7 @@ class Trainer:
 
 
 def initial_model(config: RunConfig) -> RecursiveModel:
-    """The model that a run with this seed starts from; the global random state stays as it was."""
+    """Build the model that a run with this seed starts from; the global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return RecursiveModel(config.model)

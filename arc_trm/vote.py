@@ -1,11 +1,11 @@
 """From predicted canvases to ranked candidates: cut, turn back, count, rank, keep on disk, score. No tensors here.
 
-The largest rectangle is cut out of every canvas, the colours and the dihedral element of its augmentation are undone,
-and equal grids are counted. Candidates are ordered by votes, then mean halting probability, then digest.
+The largest rectangle is cut out of every canvas, its augmentation is undone, and identical grids are counted.
+Candidates are ordered by votes, then mean halting probability, then digest.
 
-Predictions that differ in a few cells share no vote. So the probabilities of their cells are put together as well: in
-every cell the consensus has the colour of the highest mean log-probability, over the predictions of the size that most
-votes have; up to the exponent a product of experts (Hinton 2002).
+Predictions that differ in a few cells share no vote, so the probabilities of their cells are combined too: in every
+cell the consensus has the colour of the highest mean log-probability over the predictions of the size with most votes;
+up to the exponent a product of experts (Hinton 2002).
 
 A grid travels as its key: one byte height, one byte width, then its cells row major. The digest that breaks the last
 ties is the SHA-256 of the key, which makes it the published grid hash.
@@ -26,12 +26,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.canvas import COLOUR_OFFSET, VOCAB_SIZE, Shape, largest_rectangles
+from data_prep.augment import Augmentations
+from data_prep.canvas import COLOUR_OFFSET, Shape, largest_rectangles
 from data_prep.files import InputError, sha256_hex, write_atomic
-from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, DIHEDRALS, INVERSE_DIHEDRAL, Grid, dihedral
+from data_prep.grid import COLOURS, DIHEDRAL_KEEPS_SHAPE, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.tasks import Task
 
-# Canvases handled at once: few enough to stay in the processor's cache.
+# Canvases handled at once, which stay in the processor's cache.
 CHUNK = 1024
 # Halting probabilities are summed as integers of this many units: integer sums do not depend on the order
 # of feeding, and 64 bits hold eight million votes for one grid.
@@ -46,14 +47,14 @@ COLUMNS = (
 
 
 class AskedOutput(NamedTuple):
-    """One output that is asked for: that of test input number `test` of a task."""
+    """An output to predict: that of test input number `test` of a task."""
 
     task_id: str
     test: int
 
 
 def outputs_of(tasks: Iterable[Task]) -> tuple[AskedOutput, ...]:
-    """Every asked output of the tasks, in their order."""
+    """List the asked outputs of the tasks, in their order."""
     return tuple(AskedOutput(task.task_id, test) for task in tasks for test in range(len(task.tests)))
 
 
@@ -62,14 +63,13 @@ def outputs_of(tasks: Iterable[Task]) -> tuple[AskedOutput, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """n predicted canvases at placement (0, 0), and the augmentation that each one was made under."""
+    """n predicted canvases at placement (0, 0), each with its augmentation."""
 
     tokens: NDArray[np.uint8]  # [n, side * side]
     halting: NDArray[np.float32]  # [n] probability
     outputs: NDArray[np.int32]  # [n] number of the asked output
-    dihedrals: NDArray[np.uint8]  # [n]
-    permutations: NDArray[np.uint8]  # [n, 10]
-    costs: NDArray[np.int16] | None = None  # [n, side * side, 10] of every colour, where probabilities are known
+    augmentations: Augmentations  # [n]
+    costs: NDArray[np.int16] | None = None  # [n, side * side, 10] of every colour, if probabilities are known
 
     def __getitem__(self, index: slice | NDArray[Any]) -> "Predictions":
         columns: list[Any] = [None if column is None else column[index] for column in vars(self).values()]
@@ -82,20 +82,18 @@ class Predictions:
 
 
 def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[bytes]]:
-    """(rows, keys): the predictions that hold a grid, and its key with the augmentation undone.
+    """Return the rows [m] of predictions that hold a grid, and their keys with the augmentation undone.
 
-    Augmentations are undone for whole groups of predictions at once. Rows come in no particular order; those where
-    nothing was cut out are missing. Raises ValueError for an augmentation that does not exist.
+    Rows come in no particular order; predictions with an empty cut are left out. Raises ValueError for an augmentation
+    that does not exist.
     """
-    if len(predictions.dihedrals) and predictions.dihedrals.max() >= len(DIHEDRALS):
-        raise ValueError(f"dihedral element {predictions.dihedrals.max()}, expected 0-{len(DIHEDRALS) - 1}")
-    tables = _original_colours(predictions.permutations)
+    undone = predictions.augmentations.inverse()
     # The cuts are taken in pieces that stay in the cache.
     pieces = [predictions.tokens[i : i + CHUNK] for i in range(0, max(1, len(predictions.tokens)), CHUNK)]
     cuts = (largest_rectangles(piece, predictions.side) for piece in pieces)
     heights, widths = map(np.concatenate, zip(*cuts, strict=True))
-    # Equal shape and dihedral element: one list of source cells serves them all. 13 bits sort by radix.
-    kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | predictions.dihedrals
+    # Grids of equal shape and dihedral element are turned at once. 13 bits sort by radix.
+    kinds = heights.astype(np.uint16) << 8 | widths.astype(np.uint16) << 3 | undone.dihedrals
     rows = np.flatnonzero(heights)
     rows = rows[np.argsort(kinds[rows], kind="stable")]
     kinds = kinds[rows]
@@ -105,47 +103,32 @@ def candidate_keys(predictions: Predictions) -> tuple[NDArray[np.int64], list[by
         kind = int(kinds[start])
         for first in range(start, end, CHUNK):
             chosen = rows[first : min(first + CHUNK, end)]
-            keys += _undo(predictions.tokens[chosen], tables[chosen], (kind >> 8, kind >> 3 & 31), kind & 7)
+            keys += _apply(undone[chosen], predictions.tokens[chosen], (kind >> 8, kind >> 3 & 31))
     return rows, keys
 
 
-def _original_colours(permutations: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """uint8[n, 12]: for every prediction the original colour behind each token."""
-    colours = np.arange(COLOURS, dtype=np.uint8)
-    wrong = (np.sort(permutations, axis=1) != colours).any(axis=1)
-    if wrong.any():
-        raise ValueError(f"colours {permutations[wrong][0].tolist()}, expected a permutation of 0-9")
-    tables = np.zeros((len(permutations), VOCAB_SIZE), dtype=np.uint8)
-    np.put_along_axis(tables, permutations.astype(np.intp) + COLOUR_OFFSET, colours[None], axis=1)
-    return tables
-
-
-def _undo(canvases: NDArray[np.uint8], tables: NDArray[np.uint8], shape: tuple[int, int], element: int) -> list[bytes]:
-    """Keys of the `shape` corner of every canvas, after the inverse of `element` and of the colours."""
-    side = math.isqrt(canvases.shape[1])
-    corner = np.arange(side * side).reshape(side, side)[: shape[0], : shape[1]]
-    source = dihedral(corner, INVERSE_DIHEDRAL[element])
-    # One look-up in the tables of all predictions laid end to end.
-    first = np.arange(0, tables.size, VOCAB_SIZE)[:, None]
-    places = np.add(canvases.take(source.reshape(-1), axis=1), first, dtype=np.intp)
-    keys = np.empty((len(canvases), 2 + source.size), dtype=np.uint8)
-    keys[:, :2] = source.shape
-    keys[:, 2:] = tables.reshape(-1).take(places)
+def _apply(augmentations: Augmentations, canvases: NDArray[np.uint8], shape: Shape) -> list[bytes]:
+    """Return the keys of the augmented grids that stand in the `shape` corner of every canvas."""
+    squares = canvases.reshape(len(canvases), math.isqrt(canvases.shape[1]), -1)
+    grids = augmentations.apply(squares[:, : shape[0], : shape[1]] - np.uint8(COLOUR_OFFSET))
+    keys = np.empty((len(grids), 2 + shape[0] * shape[1]), dtype=np.uint8)
+    keys[:, :2] = grids.shape[1:]
+    keys[:, 2:] = grids.reshape(len(grids), -1)
     return keys.view(f"V{keys.shape[1]}")[:, 0].tolist()
 
 
 def _cell_costs(predictions: Predictions, row: int, key: bytes) -> NDArray[np.int16]:
-    """What each colour costs in each cell of the grid with this `key` in this `row`, [height, width, 10]."""
+    """Return the cost of each colour in each cell of the grid `key` of `row`, int16 [height, width, 10]."""
     assert predictions.costs is not None
     cells = np.arange(predictions.tokens.shape[1]).reshape(predictions.side, -1)
-    element, shape = predictions.dihedrals[row], (key[0], key[1])
+    element, shape = predictions.augmentations.dihedrals[row], (key[0], key[1])
     height, width = shape if DIHEDRAL_KEEPS_SHAPE[element] else shape[::-1]
     places = dihedral(cells[:height, :width], INVERSE_DIHEDRAL[element])
-    return predictions.costs[row][places].take(predictions.permutations[row], axis=2)
+    return predictions.costs[row][places].take(predictions.augmentations.permutations[row], axis=2)
 
 
 def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
-    """Probabilities as integers; one that is not a number counts as 0, to break no tie and lose no good grid."""
+    """Convert probabilities [n] to integers; NaN counts as 0, to break no tie and lose no good grid."""
     probabilities = np.nan_to_num(halting.astype(np.float64), nan=0.0)
     if probabilities.size and not (probabilities.min() >= 0.0 and probabilities.max() <= 1.0):
         extremes = (float(probabilities.min()), float(probabilities.max()))
@@ -158,7 +141,7 @@ def _halt_units(halting: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Candidate:
-    """A distinct grid predicted for one output, with what speaks for it so far."""
+    """A distinct grid predicted for one output, with its votes so far."""
 
     key: bytes = field(repr=False)
     votes: int
@@ -166,7 +149,7 @@ class Candidate:
 
     @property
     def grid(self) -> Grid:
-        """The grid (read-only, shares the key's memory)."""
+        """The grid, uint8 [height, width] (read-only, shares the memory of the key)."""
         return np.frombuffer(self.key, dtype=np.uint8, offset=2).reshape(self.key[0], self.key[1])
 
     @property
@@ -180,35 +163,30 @@ class Candidate:
         return sha256_hex(self.key)
 
 
-# All candidates of every output, best first.
+# Votes as arrays by name.
+Columns: TypeAlias = dict[str, NDArray[Any]]
+# Candidates of every output, best first.
 Ranked: TypeAlias = dict[AskedOutput, list[Candidate]]
 
 
-class Votes(NamedTuple):
-    """The votes of a moment."""
-
-    columns: dict[str, NDArray[Any]]
-    replaceable: list[int]  # outputs whose votes the next one ends
-
-
 class Tally:
-    """The candidates of a fixed list of outputs with their votes, and the costs of cells, in all passes so far.
+    """Candidates, votes and summed cell costs of a fixed list of outputs.
 
-    Whoever reads it while another thread adds to it holds its lock.
+    Hold its `lock` to read it while another thread adds to it.
     """
 
     def __init__(self, outputs: Iterable[AskedOutput]) -> None:
         self.outputs = tuple(outputs)
         self.lock = threading.RLock()
-        self.replaceable: set[int] = set()  # outputs whose votes the next one ends
+        self.provisional: set[int] = set()  # outputs whose votes are discarded by the next one
         self._candidates: list[dict[bytes, Candidate]] = [{} for _ in self.outputs]
         # The summed costs int32[height, width, 10] of an output's predictions of each shape.
         self._cells: list[dict[Shape, NDArray[np.int32]]] = [{} for _ in self.outputs]
 
     def add(self, predictions: Predictions) -> None:
-        """Let predictions vote; an empty cut has no vote. The first vote for an output ends its replaceable ones.
+        """Count the votes of predictions; an empty cut has none. A vote discards provisional ones of its output.
 
-        Raises ValueError (and adds nothing) for an output that is not ours or a probability outside 0-1.
+        Raises ValueError (and adds nothing) for an unknown output or a probability outside 0-1.
         """
         rows, keys = candidate_keys(predictions)
         outputs = predictions.outputs[rows]
@@ -219,9 +197,9 @@ class Tally:
         if predictions.costs is not None:
             cells = [_cell_costs(predictions, row, key) for row, key in zip(rows.tolist(), keys, strict=True)]
         with self.lock:
-            for output in self.replaceable & set(outputs.tolist()):
+            for output in self.provisional & set(outputs.tolist()):
                 self._candidates[output], self._cells[output] = {}, {}
-                self.replaceable.remove(output)
+                self.provisional.remove(output)
             for output, key, units, costs in zip(outputs.tolist(), keys, halting.tolist(), cells, strict=True):
                 candidates, sums = self._candidates[output], self._cells[output]
                 candidate = candidates.get(key) or candidates.setdefault(key, Candidate(key, 0, 0))
@@ -243,23 +221,23 @@ class Tally:
             for sums, costs in zip(self._cells, other._cells, strict=True):
                 sums |= {shape: cells + sums.get(shape, np.int32(0)) for shape, cells in costs.items()}
 
-    def snapshot(self) -> Votes:
-        """The votes so far."""
+    def snapshot(self) -> Columns:
+        """Return `columns` and which outputs have provisional votes, for `restore`."""
         with self.lock:
-            return Votes(self.columns(), sorted(self.replaceable))
+            return self.columns() | {"provisional": np.array(sorted(self.provisional), np.int64)}
 
-    def replace_later(self) -> None:
+    def make_provisional(self) -> None:
         """Keep the votes so far only until their output gets another one."""
         with self.lock:
-            self.replaceable = set(range(len(self.outputs)))
+            self.provisional = set(range(len(self.outputs)))
 
     def candidates(self, output: int, limit: int | None = None) -> list[Candidate]:
-        """The best `limit` candidates (all by default) of output number `output`, best first.
+        """Return the best `limit` candidates (all by default) of output number `output`, best first.
 
-        The order of feeding does not matter. There are none where nothing was predicted.
+        Their order does not depend on the order of voting. The list is empty if nothing was predicted.
         """
         ranked: list[Candidate] = []
-        # Digests are dear, so only those of ties are taken, and only as far as candidates are wanted.
+        # Digests take time, so only those of ties are computed, as far as candidates are wanted.
         for _, tied in groupby(sorted(self._candidates[output].values(), key=_order), key=_order):
             if limit is not None and len(ranked) >= limit:
                 break
@@ -268,8 +246,9 @@ class Tally:
         return ranked[:limit]
 
     def consensus(self, output: int) -> Grid | None:
-        """The grid whose every cell has the most likely colour by all predictions of the shape with most votes, of
-        several the one of the best candidate. None where no probabilities are known.
+        """Return the grid of the most likely colours by all predictions of the shape with most votes.
+
+        Of several such shapes that of the best candidate counts. None if no probabilities are known.
         """
         votes = Counter[Shape]()
         for candidate in self.candidates(output):
@@ -278,8 +257,9 @@ class Tally:
         return None if costs is None else costs.argmin(axis=2).astype(np.uint8)
 
     def attempts(self, output: int) -> list[Grid]:
-        """Two different grids to hand in for output number `output`: the consensus and the best other candidate, or the
-        two best candidates where no probabilities are known. Fewer where fewer were predicted.
+        """Return two different grids to hand in for output number `output`, fewer if fewer were predicted.
+
+        They are the consensus and the best other candidate, or the two best candidates if no probabilities are known.
         """
         first = self.consensus(output)
         best = [candidate.grid for candidate in self.candidates(output, limit=2)]
@@ -288,15 +268,15 @@ class Tally:
         return best[:2]
 
     def ranked(self) -> Ranked:
-        """What has been predicted."""
+        """Return the candidates of all outputs, best first."""
         return {output: self.candidates(number) for number, output in enumerate(self.outputs)}
 
     def total(self, output: int) -> int:
-        """All votes cast for output number `output`."""
+        """Count the votes for output number `output`."""
         return sum(candidate.votes for candidate in self._candidates[output].values())
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """All candidates and costs as arrays, by output and key or shape; equal tallies make equal arrays."""
+    def columns(self) -> Columns:
+        """Return all candidates and costs as arrays, by output and key or shape; equal tallies give equal arrays."""
         rows = [(output, own[key]) for output, own in enumerate(self._candidates) for key in sorted(own)]
         candidates = [candidate for _, candidate in rows]
         cells = [(output, shape, own[shape]) for output, own in enumerate(self._cells) for shape in sorted(own)]
@@ -312,7 +292,8 @@ class Tally:
         }
 
     def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Hold just the candidates and costs that `columns` gave; raises ValueError where these do not fit together."""
+        """Replace all votes by those of `columns` or `snapshot`; raises ValueError if they are inconsistent."""
+        self.provisional = set(map(int, columns.get("provisional", ())))
         self._candidates = [{} for _ in self.outputs]
         keys, places = columns["keys"].tobytes(), [0, *np.cumsum(columns["key_lengths"]).tolist()]
         values = (columns[name].tolist() for name in ("outputs", "votes", "halting"))
@@ -325,7 +306,7 @@ class Tally:
             self._cells[output][height, width] = costs.reshape(height, width, COLOURS)
 
     def save(self, path: Path | str) -> None:
-        """Write the votes as one .npz, atomically; equal tallies make equal bytes."""
+        """Write the votes as one .npz, atomically; equal tallies give equal bytes."""
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer,
@@ -338,7 +319,7 @@ class Tally:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tally":
-        """Read what `save` wrote; raises InputError naming the file for anything else."""
+        """Read a file that `save` wrote; raises InputError naming any other file."""
         try:
             with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
                 if str(file["format"]) != FILE_FORMAT:
@@ -354,7 +335,7 @@ class Tally:
 
 
 def _order(candidate: Candidate) -> tuple[int, int]:
-    """What ranks a candidate among those of its output, lowest first, but for the digest."""
+    """Return the sort key of a candidate without its digest; the best is lowest."""
     return -candidate.votes, -candidate.halting
 
 
@@ -363,7 +344,7 @@ def _order(candidate: Candidate) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """How many outputs of one task are solved."""
+    """Solved outputs of one task."""
 
     task_id: str
     solved: int
@@ -372,7 +353,7 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """The three scores of a submission as fractions, with the counts and the tasks behind them."""
+    """The three scores of a submission as fractions, with their counts and tasks."""
 
     per_task: tuple[TaskScore, ...]
     outputs_solved: int
@@ -382,7 +363,7 @@ class Scores:
 
     @property
     def tasks_total(self) -> int:
-        """All tasks."""
+        """Number of tasks."""
         return len(self.per_task)
 
     @property
@@ -396,7 +377,7 @@ class Scores:
         return self.tasks_solved / self.tasks_total
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """The three scores as fractions, with the counts behind them."""
+        """Return the three scores as fractions, with their counts."""
         return {
             "outputs": {"solved": self.outputs_solved, "total": self.outputs_total, "score": self.outputs},
             "task_mean": {"score": self.task_mean, "tasks": self.tasks_total},
@@ -404,7 +385,7 @@ class Scores:
         }
 
     def lines(self) -> list[str]:
-        """The three scores for a reader."""
+        """Return a printable line for each of the three scores."""
         return [
             f"outputs    {self.outputs:7.2%}  {self.outputs_solved} of {self.outputs_total} outputs solved",
             f"task_mean  {self.task_mean:7.2%}  mean share of solved outputs over {self.tasks_total} tasks",
@@ -415,7 +396,7 @@ class Scores:
 def score_ranked(
     ranked: Mapping[str, Sequence[Sequence[Grid]]], solutions: Mapping[str, Sequence[Grid]], k: int
 ) -> Scores:
-    """pass@k: the scores if the first k grids listed for each output were handed in (task -> outputs -> grids).
+    """Return the scores of handing in the first k grids for each output (pass@k); task -> outputs -> grids.
 
     Raises ValueError unless tasks and numbers of outputs are the same in both.
     """

@@ -34,8 +34,9 @@ from data_prep.corpus import (
     ruler_corpus,
     without,
 )
-from data_prep.files import InputError, command_line, file_digest, megabytes, refuse_foreign, run_program, whole
+from data_prep.files import InputError, file_digest, megabytes, refuse_foreign
 from data_prep.generated import join, read_generated
+from data_prep.program import command_line, run_program, whole
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from data_prep.tasks import Task, read_tasks
 
@@ -83,7 +84,7 @@ def build_arc(
     else:
         unseen = [task for corpus in (*asked, *guarded, *excluded) for task in corpus.tasks]
         entries, facts["generated"] = _with_generated(merged.entries, generated, unseen, held_out, canvas)
-    if held_out:  # they alone are scored; what the recipe scores stays unseen all the same
+    if held_out:  # only these are scored; what the recipe scores stays unseen
         entries = tuple(replace(entry, scored=entry.task.name in held_out) for entry in entries)
     leaks = {"leak": list(map(asdict, merged.leaks)), "left_out": list(map(asdict, merged.left_out))}
     store = build_store(entries, augmentations, seed, {**facts, **leaks})
@@ -95,7 +96,7 @@ def build_arc(
 def _corpora(
     recipe: str | None, source: Sequence[str], scored: Sequence[str], conceptarc: Path | None
 ) -> tuple[list[Corpus], list[Corpus], list[Corpus], set[str]]:
-    """Training, scored and guarded corpora, and the names of those that are the user's own choice."""
+    """Read the training, scored and guarded corpora; also returns the names of those that the user chose."""
     parts = Recipe("") if recipe is None else RECIPES[recipe]
     named = [name for name in parts.training if name != CONCEPTARC or conceptarc is not None]
     if len(named) < len(parts.training):
@@ -114,12 +115,12 @@ def _corpora(
 
 
 def _corpus(text: str, conceptarc: Path | None) -> Corpus:
-    """The corpus that NAME or NAME=PATH[:SOLUTIONS] stands for."""
+    """Read the corpus that NAME or NAME=PATH[:SOLUTIONS] stands for."""
     name, given, path = text.partition("=")
     if not re.fullmatch(r"[\w.-]+", name):
         raise InputError(f"source {text!r}: expected NAME=PATH with a name of letters, digits, '.', '_' and '-'")
     if given:
-        # A path may itself hold a colon: it is cut only when it does not exist as it stands.
+        # A path that exists may hold a colon itself.
         head, colon, tail = path.rpartition(":")
         split = colon and not Path(path).exists()
         tasks = read_tasks(head, tail, name) if split else read_tasks(path, corpus=name)
@@ -131,7 +132,7 @@ def _corpus(text: str, conceptarc: Path | None) -> Corpus:
 
 
 def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
-    """The tasks that fit a canvas of `side`, themselves or their generated pairs; raises InputError when none does."""
+    """Select the tasks that fit a canvas of `side`, or whose generated pairs do; raises InputError if none does."""
     placed = [entry.on_canvas(side) for entry in entries]
     fit = tuple(entry for entry in placed if entry is not None)
     if not fit:
@@ -150,7 +151,7 @@ def _fitting(entries: Sequence[TaskEntry], side: int) -> tuple[TaskEntry, ...]:
 def _with_generated(
     entries: Sequence[TaskEntry], folder: Path, unseen: Sequence[Task], held_out: set[str], side: int
 ) -> tuple[tuple[TaskEntry, ...], dict[str, Any]]:
-    """The entries that fit a canvas of `side`, with the generated pairs of a folder, and facts about these."""
+    """Select the entries that fit a canvas of `side`, with a folder's generated pairs; also returns facts on these."""
     tasks, facts = read_generated(folder)
     joined = join(entries, tasks, unseen, held_out)
     for line in joined.findings():
@@ -161,7 +162,7 @@ def _with_generated(
 
 
 def print_findings(merged: Merge) -> None:
-    """Print a line for each finding of the merge that the user should know."""
+    """Print a line for each kind of leaks and repeats that the merge found."""
     if merged.left_out:
         pairs = {(leak.training, leak.pair): leak for leak in merged.left_out}
         named = ", ".join(f"{leak.training} (= {leak.scored})" for leak in pairs.values())
@@ -174,7 +175,7 @@ def print_findings(merged: Merge) -> None:
 
 
 def summary(store: ArcStore, folder: Path) -> str:
-    """The final line: what was written, in numbers that can be checked."""
+    """Return the final line: the folder, numbers of tasks, pairs and puzzles, and the size."""
     counts = store.manifest["counts"]
     generated = f" ({counts['generated_pairs']} generated)" if counts["generated_pairs"] else ""
     return (
@@ -235,7 +236,7 @@ def build_boards(
 def _read(
     kind: str, files: Sequence[Path], train_rows: int, test_rows: int | None, seed: int
 ) -> tuple[BoardRows, BoardRows, int]:
-    """Draw training and test rows; training rows that equal a test row up to symmetry are left out, and counted."""
+    """Draw training and test rows; leave out and count training rows that equal a test row up to symmetry."""
     parse, class_digests = KINDS[kind].parse, KINDS[kind].class_digests
     train, test = read_csv(files[0], parse, train_rows + SPARE_ROWS, seed), read_csv(files[1], parse, test_rows, seed)
     sizes = [rows.questions.shape[1] for rows in (train, test)]
@@ -288,7 +289,7 @@ def _add_board_options(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build one dataset; the exit status."""
+    """Build one dataset; returns the exit status."""
     parser = command_line("data_prep.build", __doc__)
     commands = parser.add_subparsers(title="what to build", required=True)
     arc = commands.add_parser("arc", help="ARC tasks: a recipe, your own files, or both merged")

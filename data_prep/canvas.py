@@ -1,7 +1,7 @@
 """The padded square of tokens that the model sees: encode a grid onto it, cut a grid out of it.
 
-The full canvas is 30 x 30. A smaller side is the window of it at (0, 0): what the full canvas holds inside
-that window, provided that the grid and its EOS border fit. Labels of PAD cells are not asked for.
+The full canvas is 30 x 30. A smaller side is the window of the full canvas at (0, 0), if the grid and its EOS border
+fit into it. PAD cells have no labels.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Shape = tuple[int, int]  # height, width
 
 @dataclass(frozen=True)
 class Placement:
-    """The canvas cell on which a grid's top left cell sits."""
+    """The canvas cell under a grid's top left cell."""
 
     row: int
     column: int
@@ -34,9 +34,9 @@ ORIGIN = Placement(0, 0)
 
 
 def encode(grid: Grid, placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -> NDArray[np.uint8]:
-    """uint8[side * side] tokens: the grid, one EOS row below and one EOS column right of it where there is room.
+    """Return tokens uint8[side * side]: the grid, one EOS row below and one EOS column right of it if they fit.
 
-    Raises ValueError when the grid does not fit at the placement.
+    Raises ValueError if the grid does not fit at the placement.
     """
     top, left = placement.row, placement.column
     bottom, right = top + grid.shape[0], left + grid.shape[1]
@@ -52,10 +52,10 @@ def encode(grid: Grid, placement: Placement = ORIGIN, side: int = CANVAS_SIDE) -
 def largest_rectangles(
     tokens: NDArray[np.uint8], side: int = CANVAS_SIDE
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """(heights uint8[n], widths uint8[n]) of the largest rectangles of colours from (0, 0) on in [n, side * side].
+    """Find the largest rectangles of colours that begin at (0, 0), heights and widths uint8[n], in [n, side * side].
 
-    Among equal areas the one with fewer rows (the published rule). Both are 0 where the first cell is no colour. Raises
-    TypeError for tokens of another type.
+    Of equal areas the one with fewer rows counts (the published rule). Both are 0 if the first cell is no colour.
+    Raises TypeError for tokens of another type.
     """
     if tokens.dtype != np.uint8:
         raise TypeError(f"tokens of type {tokens.dtype}, expected uint8")
@@ -77,7 +77,7 @@ def closed(
     widths: NDArray[np.uint8],
     side: int = CANVAS_SIDE,
 ) -> NDArray[np.bool_]:
-    """bool[n]: EOS borders the cut rectangle below and on the right, all within the window.
+    """Return whether EOS borders the cut rectangle below and on the right, within the window, bool[n].
 
     On the full canvas a rectangle that reaches the edge needs no border there; in a smaller window it is
     not closed, because the grid may go on beyond the window. An empty rectangle is not closed.
@@ -95,10 +95,10 @@ def closed(
 
 
 def placement_limits(input_shape: Shape, output_shape: Shape, side: int = CANVAS_SIDE) -> Shape:
-    """(rows, columns): exclusive bounds of the placements at which both grids fit.
+    """Return (rows, columns), exclusive bounds of the placements at which both grids fit.
 
-    On the full canvas a grid may touch the edge; in a smaller window its EOS border must be inside too,
-    because there the full canvas would show one. Raises ValueError when even (0, 0) does not fit.
+    On the full canvas a grid may touch the edge; in a smaller window its EOS border must be inside too, because the
+    full canvas shows it. Raises ValueError if the grids do not even fit at (0, 0).
     """
     border = 0 if side == CANVAS_SIDE else 1
     rows, columns = (side - border - max(a, b) + 1 for a, b in zip(input_shape, output_shape, strict=True))
@@ -108,9 +108,10 @@ def placement_limits(input_shape: Shape, output_shape: Shape, side: int = CANVAS
 
 
 def _rule_sizes(given: Shape, shown: Shape, asked: Shape) -> list[tuple[Fraction | int, Fraction | int]]:
-    """What each size rule says of the output for an input `asked`, after one demonstration (given, shown).
+    """Apply each size rule that one demonstration (given, shown) defines to an input of size `asked`.
 
-    The rules: always the same size; as much larger than the input; as many times as large; the same for a turned input.
+    The output has a constant size, is larger than the input by a constant, or by a factor; or by a factor than the
+    turned input.
     """
     (height, width), (tall, wide) = given, asked
     return [
@@ -122,7 +123,7 @@ def _rule_sizes(given: Shape, shown: Shape, asked: Shape) -> list[tuple[Fraction
 
 
 def implied_shapes(task: Task) -> list[Shape]:
-    """Shapes that the test outputs would have under every size rule that all demonstrations obey."""
+    """Return the shapes of the test outputs under every size rule that all demonstrations obey."""
     shapes = [(p.input.shape, p.output.shape) for p in task.demonstrations if p.output is not None]
     if not shapes:
         return []
@@ -137,9 +138,9 @@ def implied_shapes(task: Task) -> list[Shape]:
 
 
 def choose_side(task: Task) -> int:
-    """The smallest canvas for every visible grid and every output size that the demonstrations imply.
+    """Return the smallest canvas for every visible grid and every output size that the demonstrations imply.
 
-    Outputs of test pairs are never looked at.
+    Does not look at outputs of test pairs.
     """
     shapes = [pair.input.shape for pair in task.pairs]
     shapes += [pair.output.shape for pair in task.demonstrations if pair.output is not None]
@@ -147,5 +148,5 @@ def choose_side(task: Task) -> int:
 
 
 def smallest_side(longest: int) -> int:
-    """The smallest canvas for a grid whose longer side has `longest` cells, with its EOS border."""
+    """Return the smallest canvas for a grid whose longer side has `longest` cells, with its EOS border."""
     return next(side for side in CANVAS_SIDES if longest < side or side == CANVAS_SIDE)

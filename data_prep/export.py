@@ -8,9 +8,9 @@ writes evaluation/challenges.json and evaluation/solutions.json, which solving, 
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.corpus import CONCEPTARC, PINNED, find_tasks
-from data_prep.files import InputError, command_line, make_folder, run_program
-from data_prep.show import pick
+from data_prep.corpus import CONCEPTARC, PINNED, find_tasks, pick
+from data_prep.files import InputError, make_folder
+from data_prep.program import command_line, run_program
 from data_prep.tasks import write_tasks
 
 

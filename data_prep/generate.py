@@ -27,19 +27,17 @@ import orjson
 from data_prep.canvas import CANVAS_SIDE, CANVAS_SIDES, smallest_side
 from data_prep.files import (
     InputError,
-    command_line,
     make_folder,
     megabytes,
     read_json,
     refuse_other_files,
-    run_program,
     sha256_hex,
-    whole,
     write_atomic,
     write_json,
 )
 from data_prep.generated import FORMAT, SOURCE
 from data_prep.grid import parse_grid
+from data_prep.program import command_line, run_program, whole
 from data_prep.progress import Progress
 
 # `make generators` installs the package here, without what it depends on. Of it only this part is ever imported, which
@@ -70,7 +68,7 @@ class Settings:
 
 
 def load_generators(source: str) -> dict[str, Generator]:
-    """The generators of a module by task id; raises InputError if it is missing or has none."""
+    """Import the generators of a module, by task id; raises InputError if it is missing or has none."""
     if source == REARC and str(REARC_FOLDER) not in sys.path:
         sys.path.append(str(REARC_FOLDER))
     try:
@@ -88,7 +86,7 @@ def load_generators(source: str) -> dict[str, Generator]:
 
 
 def attempt(generator: Generator, task_id: str, number: int, settings: Settings) -> Answer:
-    """The pair of one attempt, a function of (seed, task, number) only, or the reason why there is none."""
+    """Make one pair, which depends only on (seed, task, number); returns why if that fails."""
     rng = random.Random(int(sha256_hex(f"{settings.seed} {task_id} {number}".encode()), 16))
     try:
         made = generator(rng, *settings.difficulty)
@@ -100,7 +98,7 @@ def attempt(generator: Generator, task_id: str, number: int, settings: Settings)
 
 
 def attempts(task_id: str, numbers: range, settings: Settings) -> list[Answer]:
-    """The answers of several attempts; the kernel ends this process if one takes too long, whatever code is running."""
+    """Make several attempts; the kernel ends this process, whatever code it runs, if one takes too long."""
     generator, answers = load_generators(settings.source)[task_id], []
     for number in numbers:
         signal.setitimer(signal.ITIMER_PROF, settings.time_limit)
@@ -112,13 +110,13 @@ def attempts(task_id: str, numbers: range, settings: Settings) -> list[Answer]:
 
 
 class Worker:
-    """A process that makes attempts; another takes its place when one of them ends it."""
+    """A process that makes attempts, replaced by a new one if an attempt ends it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._pool = settings, _new_process()
 
     def attempts(self, task_id: str, numbers: range) -> list[Answer]:
-        """The answers to the attempts with these numbers."""
+        """Make the attempts with these numbers."""
         try:
             return self._pool.submit(attempts, task_id, numbers, self._settings).result()
         except BrokenProcessPool:
@@ -143,9 +141,9 @@ def _new_process() -> ProcessPoolExecutor:
 
 
 def make_task(worker: Worker, task_id: str, settings: Settings) -> dict[str, Any]:
-    """The distinct pairs of one task that fit, as the JSON object of a task; the last of them is its test.
+    """Make the distinct pairs of one task that fit, as the JSON object of a task; the last pair is its test.
 
-    An attempt depends on its number only, so one that fails changes no other pair: `failed` of the object gives its
+    An attempt depends only on its number, so one that fails changes no other pair: `failed` of the object gives its
     number and the reason. There are fewer than `settings.pairs` if attempts rarely give a new pair that fits.
     """
     kept: dict[bytes, None] = {}
@@ -163,7 +161,7 @@ def make_task(worker: Worker, task_id: str, settings: Settings) -> dict[str, Any
 def generate(out: Path, tasks: Sequence[str] | None, settings: Settings) -> None:
     """Write a task file into the folder `out` for each of `tasks` (None: all that have a generator), on all cores.
 
-    A file that is there already is kept. Raises InputError if a task has no generator, or if `out` holds other files
+    Keeps files that exist. Raises InputError if a task has no generator, or if `out` holds other files
     or pairs of other settings.
     """
     known = load_generators(settings.source)
@@ -213,7 +211,7 @@ def generate(out: Path, tasks: Sequence[str] | None, settings: Settings) -> None
 
 
 def _describe(out: Path, facts: dict[str, Any]) -> None:
-    """Record in the folder who made its files, with which settings; raises InputError if it says otherwise."""
+    """Record the source and settings of the folder's files; raises InputError if it has others on record."""
     before = read_json(out / SOURCE) if (out / SOURCE).is_file() else facts
     for name, value in facts.items():
         if before.get(name) != value:
@@ -223,7 +221,7 @@ def _describe(out: Path, facts: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Generate a folder of task files; the exit status."""
+    """Generate a folder of task files; returns the exit status."""
     parser = command_line("data_prep.generate", __doc__)
     add = parser.add_argument
     sides = ", ".join(map(str, CANVAS_SIDES))

@@ -1,4 +1,4 @@
-"""Generated pairs on their way into a dataset: read from a folder, guarded, and joined to the tasks they belong to."""
+"""Generated pairs: read from a folder, checked against pairs to stay unseen, and joined to their tasks."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from data_prep.store import TaskEntry
 from data_prep.tasks import Pair, Task, read_tasks
 
 FORMAT = "arc-trm-generated"
-# Says who made the task files of a folder. Not named .json, so that these alone are read as tasks.
+# Describes the source of a folder's task files. Not named .json, so that it is not read as a task.
 SOURCE = "source.manifest"
 
 
 def read_generated(folder: Path) -> tuple[list[Task], dict[str, Any]]:
-    """The task files of a folder, and facts for a manifest: their content digest and what the file SOURCE says.
+    """Read the task files of a folder; also returns facts for a manifest, their digest and the content of file SOURCE.
 
-    Without that file `source` is the folder's name. Raises InputError for wrong files.
+    Without that file the fact `source` is the folder's name. Raises InputError for wrong files.
     """
     tasks = read_tasks(folder, corpus="generated")
     said = read_json(folder / SOURCE) if (folder / SOURCE).is_file() else {"format": FORMAT}
@@ -33,15 +33,15 @@ def read_generated(folder: Path) -> tuple[list[Task], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Joined:
-    """Entries with the generated pairs of their tasks, and what the guard left out."""
+    """Entries with the generated pairs of their tasks, and the pairs and tasks that were left out."""
 
     entries: list[TaskEntry]
-    twins: dict[str, str]  # tasks that share a pair with one to stay unseen, and that one
-    dropped: dict[str, int]  # how many pairs of a task equal one to stay unseen
+    twins: dict[str, str]  # task that shares a pair with one to stay unseen -> the latter
+    dropped: dict[str, int]  # task -> how many of its pairs equal one to stay unseen
     strangers: int  # generated tasks without a training task of their name
 
     def findings(self) -> list[str]:
-        """A line for each kind of generated pairs that was left out."""
+        """Return a line for each kind of generated pairs that was left out."""
         twins = ", ".join(f"{name} (= {unseen})" for name, unseen in self.twins.items())
         lines = {
             f"dropped {sum(self.dropped.values())} generated pairs that equal pairs to stay unseen: "
@@ -55,11 +55,11 @@ class Joined:
 def join(
     entries: Sequence[TaskEntry], generated: Sequence[Task], unseen: Sequence[Task], held_out: Collection[str]
 ) -> Joined:
-    """Give the generated pairs of each task to the first training entry with its id, with the leakage guard applied.
+    """Give the generated pairs of each task to the first training entry with its id.
 
-    A generated pair that equals a pair of an `unseen` task up to symmetry is dropped; if that task hides the output,
-    an equal input is enough. All are left out if the entry's own task shares a pair with an unseen task, or if the
-    task is held out. Raises InputError for a task that is scored but not in `held_out` (names).
+    Drops a generated pair that equals a pair of an `unseen` task up to symmetry; if that task hides the output, an
+    equal input is enough. Drops all pairs of a task if the entry's own task shares a pair with an unseen task, or if
+    the task is held out. Raises InputError for a task that is scored but not in `held_out` (names).
     """
     guard = _Guard(unseen)
     scored = {entry.task.task_id: entry.task.name for entry in entries if entry.scored}
@@ -85,7 +85,7 @@ def join(
 
 
 class _Guard:
-    """The pairs of unseen tasks, to compare others with; a digest is made only of pairs whose kinds agree."""
+    """The pairs of unseen tasks; compares digests, which are slow, only of pairs whose `_kinds` agree."""
 
     def __init__(self, unseen: Sequence[Task]) -> None:
         digests = ((pair_digest(pair), task.name) for task in unseen for pair in task.pairs)
@@ -93,7 +93,7 @@ class _Guard:
         self._kinds = {_kinds(pair) for task in unseen for pair in task.pairs}
 
     def find(self, pair: Pair) -> str | None:
-        """The name of an unseen task that has this pair up to symmetry."""
+        """Return the name of an unseen task that has this pair up to symmetry, or None."""
         kinds = _kinds(pair)
         if self._kinds.isdisjoint((kinds, kinds[:1])):
             return None
@@ -102,7 +102,7 @@ class _Guard:
 
 
 def _kinds(pair: Pair) -> tuple[bytes, ...]:
-    """Of each known grid what no symmetry changes and is soon found: lengths of sides, how often colours occur."""
+    """Return for each known grid its side lengths and colour counts, sorted, which no symmetry changes."""
     grids = [grid for grid in (pair.input, pair.output) if grid is not None]
     counts = [np.sort(np.bincount(grid.reshape(-1), minlength=COLOURS)) for grid in grids]
     return tuple(bytes(sorted(grid.shape)) + count.tobytes() for grid, count in zip(grids, counts, strict=True))

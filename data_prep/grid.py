@@ -1,9 +1,4 @@
-"""A grid: reading it from JSON, its digest, and the symmetries of the square.
-
-An augmentation, which belongs to a puzzle, gives a cell of colour c the colour permutation[c], where 0 stays 0, and
-then applies one of the 8 dihedral elements. To undo it, the element's inverse comes first. Where a grid sits on the
-canvas (data_prep.canvas.Placement) is another matter.
-"""
+"""Grids: reading it from JSON, digests, and the symmetries of the square."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
@@ -21,7 +16,7 @@ COLOURS = 10
 
 
 def parse_grid(value: object, where: str) -> Grid:
-    """The grid that a JSON list of rows describes; raises InputError, naming `where`, when it is none."""
+    """Parse a JSON list of rows; raises InputError, naming `where`, if it is no grid."""
     if not isinstance(value, list) or not value:
         raise InputError(f"{where}: found {describe(value)}, expected a grid (a list of rows of colours 0-9)")
     widths = {len(row) if isinstance(row, list) else 0 for row in value}
@@ -35,7 +30,7 @@ def parse_grid(value: object, where: str) -> Grid:
 
 
 def _first_fault(rows: list[Any]) -> str:
-    """What is wrong with the first row that makes a list no grid."""
+    """Describe the first fault in rows that are no grid."""
     for r, row in enumerate(rows):
         if not isinstance(row, list) or not row:
             return f"row {r} is {describe(row)}, expected a list of colours 0-9"
@@ -48,7 +43,7 @@ def _first_fault(rows: list[Any]) -> str:
 
 
 def describe(value: object) -> str:
-    """A few words about a JSON value, for error messages."""
+    """Describe a JSON value in a few words, for error messages."""
     if isinstance(value, (list, dict, str)) and not value:
         return f"an empty {type(value).__name__}"
     names = {list: "a list", dict: "an object", str: "a text", type(None): "nothing"}
@@ -56,14 +51,14 @@ def describe(value: object) -> str:
 
 
 def grid_digest(grid: Grid) -> str:
-    """SHA-256 of one byte height, one byte width and the cells row major (the published grid hash)."""
+    """Return the SHA-256 of one byte height, one byte width and the cells row major (the published grid hash)."""
     return sha256_hex(bytes(grid.shape) + np.ascontiguousarray(grid).tobytes())
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit numbers in which every input bit moves about half of the output bits.
+    """Map 64-bit numbers one to one, so that every input bit changes about half of the output bits.
 
-    Sums of mixed numbers are digests that do not change when cells or pairs change places. The constants are those of
+    A sum of mixed numbers is a digest that does not depend on their order. The constants are those of
     the finaliser of splitmix64 (Steele, Lea and Flood, 2014).
     """
     values = values + np.uint64(0x9E3779B97F4A7C15)
@@ -81,7 +76,7 @@ DIHEDRALS: tuple[Callable[[NDArray[Any]], NDArray[Any]], ...] = (
     lambda g: np.rot90(g, 3),
     np.fliplr,
     np.flipud,
-    np.transpose,
+    lambda g: np.swapaxes(g, 0, 1),
     lambda g: np.fliplr(np.rot90(g, 1)),
 )
 INVERSE_DIHEDRAL = (0, 3, 2, 1, 4, 5, 6, 7)
@@ -89,7 +84,10 @@ DIHEDRAL_KEEPS_SHAPE = (True, False, True, False, True, True, False, False)
 
 
 def dihedral(grid: NDArray[Scalar], element: int) -> NDArray[Scalar]:
-    """Element 0-7 of the square's symmetries, in the published order; a view of `grid` where possible."""
+    """Apply element 0-7 of the square's symmetries, in the published order, to the first two axes; may return a view.
+
+    Raises ValueError for another element.
+    """
     if not 0 <= element < len(DIHEDRALS):
         raise ValueError(f"dihedral element {element}, expected 0-{len(DIHEDRALS) - 1}")
     return DIHEDRALS[element](grid)

@@ -1,9 +1,9 @@
-"""Which pairs are the same up to symmetry, and what follows: leaks, tasks a checkpoint was trained on.
+"""Pairs that are equal up to symmetry: leaks, and the tasks on which a checkpoint was trained.
 
-Symmetry is one of the 8 dihedral elements together with any permutation of all ten colours. Colour 0 may
-move too, although augmentations keep it: the wider net catches a task whose background was swapped, and in
-the public corpora it catches nothing else. Two pairs are the same up to symmetry exactly when their
-canonical digests are equal (the least of the 8 transforms, colours renamed in order of appearance).
+A symmetry is one of the 8 dihedral elements together with any permutation of all ten colours. Colour 0 may change too,
+although augmentations keep it: this also finds a task whose background was exchanged, and in the public corpora
+nothing else. Two pairs are equal up to symmetry if and only if their canonical digests are equal (the least of the 8
+transforms, colours renamed in order of appearance).
 """
 
 import hashlib
@@ -25,33 +25,33 @@ GENERATED = "generated"
 
 
 class PairDigest(NamedTuple):
-    """Canonical digests, 16 hexadecimal digits each, of a whole pair and of its input alone.
+    """Canonical digests, 16 hexadecimal digits each, of a whole pair and of its input; as text `pair:input`.
 
-    A hidden output leaves `pair` empty; the input still tells which pair it is. As text: `pair:input`.
+    If the output is hidden, `pair` is empty and the input identifies the pair.
     """
 
     pair: str
     input: str
 
     def __str__(self) -> str:
-        """`pair:input`, as training_labels reads it."""
+        """Return `pair:input`, as training_labels reads it."""
         return ":".join(self)
 
 
 def training_labels(line: str) -> list[PairDigest]:
-    """The digests of a training task's labels in what `ArcStore.training_digests` says of it.
+    """Parse the digests of a training task's labels from its line in `ArcStore.training_digests`.
 
-    None for a line about generated pairs. Raises TypeError for a malformed line.
+    Returns none for a line about generated pairs. Raises TypeError for a malformed line.
     """
     if line.startswith(f"{GENERATED} "):
         return []
     return [PairDigest(*text.split(":")) for text in line.split()[1:]]
 
 
-# A build asks for the same digests as leak guard and store.
+# A build asks for the same digests twice, for leaks and for the store.
 @lru_cache(maxsize=1 << 14)
 def pair_digest(pair: Pair) -> PairDigest:
-    """The digests of a pair that no dihedral element and no permutation of the ten colours changes."""
+    """Return the digests of a pair, which no dihedral element and no permutation of the ten colours changes."""
     shapes = [dihedral(pair.input, element).shape for element in range(8)]
     upright = [element for element in range(8) if shapes[element] == min(shapes)]
     whole, question = [], []
@@ -60,7 +60,7 @@ def pair_digest(pair: Pair) -> PairDigest:
         if pair.output is not None:
             grids.append(dihedral(pair.output, element))
         cells = _rename_by_appearance(np.concatenate([grid.reshape(-1) for grid in grids])).tobytes()
-        # Renaming by appearance treats the input, which comes first, as if it stood alone.
+        # The input comes first, so renaming by appearance does not depend on the output.
         question.append(cells[: pair.input.size])
         whole.append(bytes(grids[-1].shape) + cells)
     shape = bytes(min(shapes))
@@ -92,12 +92,12 @@ class Leak:
 
 
 def find_leaks(training: Iterable[tuple[str, Sequence[tuple[int, PairDigest]]]], scored: Sequence[Task]) -> list[Leak]:
-    """The training labels, given as (task name, [(pair index, digest), ...]), that equal a scored test pair.
+    """Find training labels, given as (task name, [(pair index, digest), ...]), that equal a scored test pair.
 
-    Equal means up to symmetry. Where the test output is hidden, a label with the same input counts if its task
-    also contains a demonstration of the scored task (small inputs alone are alike by chance). Some tasks show
-    a turned copy of their own test pair as a demonstration: labels that hold all demonstrations of the scored
-    task, as its own do, leak only when they hold the pair more often than the task shows it.
+    Equal means up to symmetry. If the test output is hidden, a label with the same input counts if its task also
+    contains a demonstration of the scored task (small inputs may be equal by chance). Some tasks show a turned copy of
+    their own test pair as a demonstration: labels that hold all demonstrations of the scored task, as its own do, leak
+    only if they hold the pair more often than the task shows it.
     """
     tests = _index_tests(scored)
     found = []
@@ -119,13 +119,13 @@ class _Asked:
     shown: Counter[str]
 
     def is_given_away(self, part: str, held: Counter[str]) -> bool:
-        """Whether a training task whose labels are `held` gives away the test whose pair or input is `part`."""
+        """Return whether a training task with labels `held` gives away the test with pair or input `part`."""
         confirmed = not self.hidden or not self.pairs.isdisjoint(held)
         return confirmed and held[part] > (self.shown[part] if self.shown <= held else 0)
 
 
 def _index_tests(scored: Sequence[Task]) -> dict[str, list[_Asked]]:
-    """Tests of scored tasks by the digest of the pair, or of the input where the output is hidden."""
+    """Index the tests of scored tasks by the digest of the pair, or of the input if the output is hidden."""
     tests: dict[str, list[_Asked]] = defaultdict(list)
     for task in scored:
         shown = [pair_digest(pair) for pair in task.demonstrations]
@@ -138,19 +138,19 @@ def _index_tests(scored: Sequence[Task]) -> dict[str, list[_Asked]]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Scored tasks, by name, of which a checkpoint has seen test outputs, and those seen as demonstrations."""
+    """Names of the scored tasks of which a checkpoint has seen test outputs, or all demonstrations."""
 
     tests: tuple[str, ...]
     demonstrations: tuple[str, ...]
 
 
 def trained_on(scored: Sequence[Task], training: Sequence[str]) -> Overlap:
-    """Which scored tasks, perhaps with hidden outputs, a checkpoint was trained on, up to symmetry.
+    """Find the scored tasks, perhaps with hidden outputs, on which a checkpoint was trained, up to symmetry.
 
-    `training` holds one line a training task, as `ArcStore.training_digests` writes them and exports keep them.
-    `tests` are contaminated: a training label equals one of their test pairs (see `find_leaks`). Of
-    `demonstrations` all shown pairs were labels of one training task, which is fair, and usual for a recipe
-    that trains on the demonstrations of what it scores. Raises TypeError for a malformed line.
+    `training` holds a line for each training task, as `ArcStore.training_digests` writes them and exports keep them.
+    The result's `tests` are contaminated: a training label equals one of their test pairs (see `find_leaks`). Of its
+    `demonstrations` all shown pairs were labels of one training task, which is fair, and usual for a recipe that
+    trains on the demonstrations of the tasks that it scores. Raises TypeError for a malformed line.
     """
     labels = [training_labels(line) for line in training]
     leaks = find_leaks(((line, list(enumerate(pairs))) for line, pairs in zip(training, labels, strict=True)), scored)

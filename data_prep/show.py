@@ -9,7 +9,6 @@ Grids are coloured blocks in a terminal, digits elsewhere; the environment varia
 that.
 """
 
-import difflib
 import os
 import re
 import shutil
@@ -22,9 +21,10 @@ from typing import TextIO
 import numpy as np
 
 from data_prep.boards import BoardStore
-from data_prep.corpus import CONCEPTARC, PINNED, find_tasks
-from data_prep.files import MANIFEST, InputError, command_line, run_program
+from data_prep.corpus import CONCEPTARC, PINNED, find_tasks, pick
+from data_prep.files import MANIFEST, InputError
 from data_prep.grid import Grid
+from data_prep.program import command_line, run_program
 from data_prep.store import open_store
 from data_prep.tasks import Task
 
@@ -123,16 +123,6 @@ def show_board(store: BoardStore, name: str) -> str:
     squares = (symbols[tokens[index]].reshape(store.side, -1) for tokens in (rows.questions, rows.answers))
     texts = ["\n".join(map(" ".join, square)) for square in squares]
     return f"{store.kind} {name}, rating {rows.ratings[index]:g}\n" + beside(texts)
-
-
-def pick(tasks: Sequence[Task], name: str, source: str) -> list[Task]:
-    """Return the tasks with this id or `corpus/task_id`; raises InputError with the nearest ids if there is none."""
-    found = [task for task in tasks if name in (task.task_id, task.name)]
-    if not found:
-        near = difflib.get_close_matches(name, [task.task_id for task in tasks], n=3, cutoff=0.5)
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        raise InputError(f"{source}: no task {name} among its {_number(len(tasks), 'task')}{hint}")
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

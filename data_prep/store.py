@@ -1,14 +1,13 @@
 """The ARC dataset: base pairs once, and a puzzle table of 15 bytes a puzzle; in memory or in a folder.
 
-A puzzle is a group, a dihedral element and a colour permutation. Augmentation, placement and EOS are applied
-when a batch is made. Generated pairs follow the own pairs of their task. On disk: manifest.json, groups.json and one
-.npy file per array (see data_prep.files).
+A puzzle is a group and an augmentation. Batches apply augmentation, placement and EOS. Generated pairs follow the own
+pairs of their task. A folder holds manifest.json, groups.json and one .npy file per array (see data_prep.files).
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from data_prep import boards
-from data_prep.augment import distinct_augmentations
+from data_prep.augment import Augmentations, distinct_augmentations
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side, smallest_side
 from data_prep.files import (
     VERSION,
@@ -37,9 +36,9 @@ from data_prep.tasks import Pair, Task, pairs_digest, task_digest
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """A task on its way into a store: which pairs (demonstrations, then tests) train, whether it is scored.
+    """A task on its way into a store; `training` says for each pair, demonstrations first, whether it trains.
 
-    `generated` pairs all train. Where there are some, own pairs of which none trains or is scored are not stored.
+    All `generated` pairs train. If there are some, and no own pair trains or is scored, the own pairs are not stored.
     """
 
     task: Task
@@ -49,17 +48,17 @@ class TaskEntry:
 
     @classmethod
     def all_pairs(cls, task: Task) -> "TaskEntry":
-        """Every pair whose output is known is a training label; nothing is scored."""
+        """Make an entry in which every pair with a known output trains and nothing is scored."""
         return cls(task, tuple(pair.output is not None for pair in task.pairs), scored=False)
 
     @classmethod
     def demonstrations_only(cls, task: Task) -> "TaskEntry":
-        """The demonstrations are training labels; the test outputs are to be predicted and scored."""
+        """Make an entry in which the demonstrations train and the test outputs are predicted and scored."""
         return cls(task, (True,) * len(task.demonstrations) + (False,) * len(task.tests), scored=True)
 
     @property
     def visible(self) -> Task:
-        """The task with every output hidden that does not train."""
+        """Return the task, with the pairs that train as demonstrations and all other outputs hidden."""
         pairs = list(zip(self.task.pairs, self.training, strict=True))
         shown = tuple(pair for pair, trains in pairs if trains)
         asked = tuple(Pair(pair.input, None) for pair, trains in pairs if not trains)
@@ -67,36 +66,48 @@ class TaskEntry:
 
     @property
     def own(self) -> tuple[Pair, ...]:
-        """The task's own pairs that the store holds: all or none."""
+        """Return the task's own pairs that the store holds: all or none."""
         return self.task.pairs if self.scored or any(self.training) or not self.generated else ()
 
     @property
     def side(self) -> int:
-        """The smallest canvas for the visible own grids and the output sizes that these imply, else for all others."""
+        """Return the smallest canvas for the visible own grids and the output sizes that they imply.
+
+        Without own pairs it is the smallest canvas for all generated pairs.
+        """
         return choose_side(self.visible) if self.own else max(map(_pair_side, self.generated))
 
     def on_canvas(self, side: int) -> "TaskEntry | None":
-        """The entry with generated pairs that fit its canvas; of a larger task only those that fit `side`, or None."""
+        """Return the entry with those generated pairs that fit its canvas.
+
+        A task too large for `side` keeps only generated pairs that fit `side`; None if there are none.
+        """
         own_side = self.side
         generated = tuple(pair for pair in self.generated if _pair_side(pair) <= min(side, own_side))
         if own_side <= side:
             return replace(self, generated=generated)
         return replace(self, training=(False,) * len(self.training), generated=generated) if generated else None
 
+    def stored(self) -> Iterator[tuple[Pair, int, bool, bool]]:
+        """Yield each pair that the store holds: (pair, index of the test input or -1, trains, is generated)."""
+        tests = (*(-1 for _ in self.task.demonstrations), *range(len(self.task.tests)))
+        yield from zip(self.own, tests, self.training, repeat(False))
+        yield from ((pair, -1, True, True) for pair in self.generated)
+
 
 def _pair_side(pair: Pair) -> int:
-    """The smallest canvas for a pair whose output is known."""
+    """Return the smallest canvas for a pair whose output is known."""
     assert pair.output is not None
     return smallest_side(max(*pair.input.shape, *pair.output.shape))
 
 
 @dataclass(frozen=True)
 class Group:
-    """All puzzles of one task.
+    """The puzzles of one task.
 
-    `digest` names its content, `demonstrations` is the digest of its demonstrations in any order, `side` is the
-    smallest canvas for what is visible, `labels` are the digests up to symmetry of the pairs that train
-    (data_prep.overlap.PairDigest as text). Generated pairs change none of them, but the side of a task without others.
+    `digest` is that of its content, `demonstrations` that of its demonstrations in any order. `side` is the smallest
+    canvas for what is visible. `labels` are the digests up to symmetry of the pairs that train
+    (data_prep.overlap.PairDigest as text). Generated pairs change only the side of a task without own pairs.
     """
 
     task_id: str
@@ -137,24 +148,28 @@ class ArcStore:
     manifest: Manifest
     groups: tuple[Group, ...]
     cells: NDArray[np.uint8]  # [C] colours of all grids, row major, one grid after the other
-    pair_offsets: NDArray[np.int64]  # [P, 2] where input and output start in `cells`; output -1: hidden
+    pair_offsets: NDArray[np.int64]  # [P, 2] start of input and output in `cells`; output -1: hidden
     pair_shapes: NDArray[np.uint8]  # [P, 4] height and width of input and output; 0, 0: hidden
     pair_groups: NDArray[np.int32]  # [P] ascending
     pair_tests: NDArray[np.int16]  # [P] index of the test input, -1 for a demonstration or a generated pair
     pair_training: NDArray[np.bool_]  # [P] may be a training label
-    pair_generated: NDArray[np.bool_]  # [P] made by a generator; behind the own pairs of its group
+    pair_generated: NDArray[np.bool_]  # [P] made by a generator; follow the own pairs of their group
     group_pairs: NDArray[np.int32]  # [G + 1] pairs of group g are group_pairs[g]:group_pairs[g + 1]
     group_puzzles: NDArray[np.int32]  # [G + 1] likewise puzzles; the first is the unaugmented one
     puzzle_groups: NDArray[np.int32]  # [N] ascending
-    puzzle_dihedrals: NDArray[np.uint8]  # [N]
-    puzzle_permutations: NDArray[np.uint8]  # [N, 10] old colour -> new colour
+    puzzle_augmentations: Augmentations  # [N] on disk two arrays
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in ARC_ARRAYS, which are those of their files."""
+        arrays = vars(self) | {f"puzzle_{name}": array for name, array in vars(self.puzzle_augmentations).items()}
+        return {name: arrays[name] for name in ARC_ARRAYS}
 
     def input(self, pair: int) -> Grid:
-        """The input grid of a pair, a view."""
+        """Return the input grid of a pair, a view."""
         return self._grid(pair, 0)
 
     def output(self, pair: int) -> Grid | None:
-        """The output grid of a pair, a view; None where it is hidden."""
+        """Return the output grid of a pair, a view; None if it is hidden."""
         return None if self.pair_offsets[pair, 1] < 0 else self._grid(pair, 1)
 
     def _grid(self, pair: int, which: int) -> Grid:
@@ -163,7 +178,7 @@ class ArcStore:
         return self.cells[start : start + height * width].reshape(height, width)
 
     def tasks(self) -> list[Task]:
-        """The unaugmented tasks without generated pairs, in order; their grids are views."""
+        """Return the unaugmented tasks without generated pairs, in order; their grids are views."""
         tasks = []
         for group, (first, end) in zip(self.groups, pairwise(self.group_pairs.tolist()), strict=True):
             own = np.flatnonzero(~self.pair_generated[first:end]) + first
@@ -173,13 +188,13 @@ class ArcStore:
         return tasks
 
     def demonstration_digests(self) -> tuple[str, ...]:
-        """Of every group the digest of its demonstrations, whatever their order."""
+        """Return for every group the digest of its demonstrations, which does not depend on their order."""
         return tuple(group.demonstrations for group in self.groups)
 
     def training_digests(self) -> tuple[str, ...]:
-        """One line a training task, content digest and label digests: what exports keep for `trained_on`.
+        """Return a line for each training task, content digest and label digests, which exports keep for `trained_on`.
 
-        Generated pairs add one line for all of them: the word GENERATED and the manifest's facts about their source.
+        Generated pairs add one line for all: the word GENERATED and the manifest's facts about their source.
         """
         lines = [" ".join((group.digest, *group.labels)) for group in self.groups if group.labels]
         if source := self.manifest.get("generated"):
@@ -193,41 +208,51 @@ def build_store(
     seed: int,
     manifest: Mapping[str, Any] | None = None,
 ) -> ArcStore:
-    """The store of these tasks, in memory, each with up to `augmentations` puzzles beside the task itself.
+    """Build the store of these tasks, in memory, each with up to `augmentations` puzzles beside the task itself.
 
-    The puzzles of a task depend on its name, its visible grids and the seed alone, not on the other tasks.
-    `manifest` adds fields (recipe, corpora, leak ...). Raises InputError for a repeated or pairless task.
+    The puzzles of a task depend only on its name, its visible grids and the seed, not on the other tasks.
+    `manifest` adds fields (recipe, corpora, leak ...). Raises InputError if there is no task or one is repeated, and
+    ValueError if a pair without output is to train.
     """
     _check_entries(entries)
-    pairs = [pair for entry in entries for pair in (*entry.own, *entry.generated)]
     drawn = [_draw_puzzles(entry.visible, augmentations, seed) for entry in entries]
-    own = [len(entry.own) for entry in entries]
-    made = [len(entry.generated) for entry in entries]
-    pair_counts, puzzle_counts = list(map(sum, zip(own, made, strict=True))), [len(elements) for elements, _ in drawn]
-    tests = [[*[-1] * len(e.task.demonstrations), *range(len(e.task.tests))] for e in entries]
+    stored = [list(entry.stored()) for entry in entries]
+    pairs, tests, training, generated = zip(*chain.from_iterable(stored), strict=True)
+    groups = tuple(_make_group(entry) for entry in entries)
+    group_pairs, group_puzzles = (np.cumsum([0, *map(len, parts)], dtype=np.int32) for parts in (stored, drawn))
+    pair_groups, puzzle_groups = (
+        np.repeat(np.arange(len(groups), dtype=np.int32), np.diff(starts)) for starts in (group_pairs, group_puzzles)
+    )
     shapes = [(*pair.input.shape, *((0, 0) if pair.output is None else pair.output.shape)) for pair in pairs]
     cells, offsets = _concatenate_grids(pairs)
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Any] = {
         "cells": cells,
         "pair_offsets": offsets,
         "pair_shapes": np.array(shapes, np.uint8),
-        "pair_groups": np.repeat(np.arange(len(entries), dtype=np.int32), pair_counts),
-        "pair_tests": _by_pair(own, made, tests, -1, np.int16),
-        "pair_training": _by_pair(own, made, [entry.training for entry in entries], True, np.bool_),
-        "pair_generated": _by_pair(own, made, [(False,) * count for count in own], True, np.bool_),
-        "group_pairs": _starts(pair_counts),
-        "group_puzzles": _starts(puzzle_counts),
-        "puzzle_groups": np.repeat(np.arange(len(entries), dtype=np.int32), puzzle_counts),
-        "puzzle_dihedrals": np.concatenate([elements for elements, _ in drawn]),
-        "puzzle_permutations": np.concatenate([colours for _, colours in drawn]),
+        "pair_groups": pair_groups,
+        "pair_tests": np.array(tests, np.int16),
+        "pair_training": np.array(training, np.bool_),
+        "pair_generated": np.array(generated, np.bool_),
+        "group_pairs": group_pairs,
+        "group_puzzles": group_puzzles,
+        "puzzle_groups": puzzle_groups,
+        "puzzle_augmentations": Augmentations.joined(drawn),
     }
-    groups = tuple(_make_group(entry) for entry in entries)
+    scored = np.array([group.scored for group in groups])[pair_groups]
+    counts = {
+        "groups": len(groups),
+        "pairs": len(pairs),
+        "puzzles": len(puzzle_groups),
+        "training_pairs": sum(training),
+        "generated_pairs": sum(generated),
+        "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
+    }
     facts = {
         "vocabulary": VOCAB_SIZE,
         "canvas_side": CANVAS_SIDE,
         "seed": seed,
         "augmentations": augmentations,
-        "counts": _counts(groups, arrays),
+        "counts": counts,
         "leak": [],
         **(manifest or {}),
     }
@@ -259,43 +284,19 @@ def _make_group(entry: TaskEntry) -> Group:
     )
 
 
-def _draw_puzzles(task: Task, augmentations: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    # A generator per task, so that a task gets the same puzzles in every merge and every order.
+def _draw_puzzles(task: Task, augmentations: int, seed: int) -> Augmentations:
+    # A generator for each task, so that the puzzles do not depend on the other tasks.
     key = hashlib.sha256(f"{seed} {task.name}".encode()).digest()[:16]
     rng = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "big")))
     return distinct_augmentations(task.pairs, augmentations, rng)
 
 
 def _concatenate_grids(pairs: Sequence[Pair]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The cells of all grids, and where those of each input and output begin, int64[P, 2]; -1 where one is hidden."""
+    """Return the cells of all grids, and where those of each input and output begin, int64[P, 2]; -1 if hidden."""
     grids = [grid for pair in pairs for grid in (pair.input, pair.output)]
     sizes = np.array([0 if grid is None else grid.size for grid in grids])
     offsets = np.where(sizes > 0, np.cumsum(sizes) - sizes, -1).reshape(-1, 2)
     return np.concatenate([grid.reshape(-1) for grid in grids if grid is not None]), offsets
-
-
-def _by_pair(
-    own: Sequence[int], made: Sequence[int], values: Sequence[Sequence[int]], generated: int, kind: type[np.generic]
-) -> NDArray[Any]:
-    """A value a pair: those of the own pairs of each task, of which all or none are there, then those generated."""
-    parts = zip(own, made, values, strict=True)
-    return np.array([value for n, m, of in parts for value in (*of[:n], *(generated,) * m)], kind)
-
-
-def _starts(counts: Sequence[int]) -> NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-
-
-def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    scored = np.array([group.scored for group in groups])[arrays["pair_groups"]]
-    return {
-        "groups": len(groups),
-        "pairs": len(arrays["pair_groups"]),
-        "puzzles": len(arrays["puzzle_groups"]),
-        "training_pairs": int(arrays["pair_training"].sum()),
-        "generated_pairs": int(arrays["pair_generated"].sum()),
-        "scored_outputs": int((scored & (arrays["pair_tests"] >= 0)).sum()),
-    }
 
 
 # On disk ------------------------------------------------------------------------------------------------
@@ -304,19 +305,20 @@ def _counts(groups: Sequence[Group], arrays: Mapping[str, NDArray[Any]]) -> dict
 def save(store: ArcStore, folder: Path | str) -> None:
     """Write the store so that `folder` holds either what it held before or the whole new dataset.
 
-    Replaces an older dataset; raises InputError when `folder` holds something else or cannot be written.
+    Replaces an older dataset; raises InputError if `folder` holds something else or cannot be written.
     """
     files = {GROUPS: orjson.dumps([asdict(group) for group in store.groups])}
-    save_arrays(folder, store.manifest, {name: getattr(store, name) for name in ARC_ARRAYS}, files)
+    save_arrays(folder, store.manifest, store.arrays(), files)
 
 
 def load(folder: Path | str) -> ArcStore:
-    """Open an ARC dataset without copying it; raises InputError when a file is missing or of another shape or type."""
+    """Open an ARC dataset without copying it; raises InputError if a file is missing or of another shape or type."""
     folder = Path(folder)
     manifest = read_manifest(folder, ["arc"])
     groups = _read_groups(folder / GROUPS)
     arrays = load_arrays(folder, ARC_ARRAYS, {"G1": len(groups) + 1})
-    return ArcStore(manifest=manifest, groups=groups, **arrays)
+    augmentations = Augmentations(arrays.pop("puzzle_dihedrals"), arrays.pop("puzzle_permutations"))
+    return ArcStore(manifest=manifest, groups=groups, puzzle_augmentations=augmentations, **arrays)
 
 
 def _read_groups(path: Path) -> tuple[Group, ...]:
@@ -327,7 +329,7 @@ def _read_groups(path: Path) -> tuple[Group, ...]:
 
 
 def open_store(folder: Path | str) -> ArcStore | boards.BoardStore:
-    """Open a dataset of any kind; raises InputError when it is none."""
+    """Open a dataset of any kind; raises InputError if it is none."""
     if read_manifest(folder)["kind"] == "arc":
         return load(folder)
     return boards.load(folder)

@@ -14,7 +14,7 @@ from data_prep.grid import Grid, describe, grid_digest, parse_grid
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """An input grid and its output grid; the output is None where it is hidden."""
+    """An input grid and its output grid; the output is None if it is hidden."""
 
     input: Grid
     output: Grid | None
@@ -31,7 +31,7 @@ class Task:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The demonstration pairs, then the test pairs."""
+        """Return the demonstration pairs, then the test pairs."""
         return self.demonstrations + self.tests
 
     @property
@@ -41,23 +41,23 @@ class Task:
 
 
 def task_digest(task: Task) -> str:
-    """SHA-256 over all pairs in sorted order: the same for a task whose pairs were shuffled between roles.
+    """Return the SHA-256 of all pairs in sorted order, which does not depend on their order and roles.
 
-    Equal to the published puzzle hash where no output is hidden.
+    Equals the published puzzle hash if no output is hidden.
     """
     return pairs_digest(task.pairs)
 
 
 def pairs_digest(pairs: Sequence[Pair]) -> str:
-    """SHA-256 over pairs in sorted order; of a task's demonstrations it names the task wherever it turns up."""
+    """Return the SHA-256 of pairs in sorted order; that of a task's demonstrations identifies the task."""
     outputs = ("" if pair.output is None else grid_digest(pair.output) for pair in pairs)
     lines = sorted(f"{grid_digest(pair.input)}|{output}" for pair, output in zip(pairs, outputs, strict=True))
     return sha256_hex("|".join(lines).encode())
 
 
 def parse_task(value: object, task_id: str, corpus: str, where: str) -> Task:
-    """The task that a JSON object {"train": [...], "test": [...]} describes, or InputError naming `where`."""
-    if not task_id or not task_id.isprintable():  # names are file names, lines of reports and arguments later
+    """Parse a JSON object {"train": [...], "test": [...]}; raises InputError, naming `where`, if it is no task."""
+    if not task_id or not task_id.isprintable():  # names become file names, lines of reports and arguments
         raise InputError(f"{where}: found the task name {task_id!a}, expected printable letters")
     if not isinstance(value, dict) or not {"train", "test"} <= value.keys():
         found = describe(value) if not isinstance(value, dict) else f"fields {sorted(value)[:5]}"
@@ -89,10 +89,10 @@ def _parse_pair(value: object, where: str, hidden: bool) -> Pair:
 
 
 def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: str = "own") -> list[Task]:
-    """The tasks of one task file, a combined challenges file, an ARC folder or ConceptARC's folders.
+    """Read one task file, a combined challenges file, an ARC folder or ConceptARC's folders.
 
-    `solutions` names Kaggle's file of hidden outputs, {task_id: [grid, ...]}. Tasks keep the order of the
-    file, or of sorted file names. Raises InputError naming file, task and field.
+    `solutions` names Kaggle's file of hidden outputs, {task_id: [grid, ...]}. Tasks keep the order of the file, or of
+    sorted file names. Raises InputError that names file, task and field.
     """
     path = Path(path)
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
@@ -106,7 +106,7 @@ def read_tasks(path: Path | str, solutions: Path | str | None = None, corpus: st
 
 
 def _read_file(file: Path, corpus: str, alone: bool) -> Iterator[Task]:
-    """The task in a file of a folder; those in one that is read `alone`, which may also be a table of tasks."""
+    """Parse the task of a file in a folder; a file that is read `alone` may also be a table of tasks."""
     value = read_json(file)
     if not alone or (isinstance(value, dict) and isinstance(value.get("train"), list)):
         yield parse_task(value, file.stem, corpus, str(file))
@@ -117,13 +117,13 @@ def _read_file(file: Path, corpus: str, alone: bool) -> Iterator[Task]:
 
 
 def parse_table(table: dict[str, Any], corpus: str, where: str) -> Iterator[Task]:
-    """The tasks of a JSON object {task_id: task, ...}, in its order."""
+    """Parse a JSON object {task_id: task, ...}; keeps its order."""
     for task_id, value in table.items():
         yield parse_task(value, task_id, corpus, f"{where}: task {task_id}")
 
 
 def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
-    """Kaggle's solutions file: for each task id the output grids of its tests, in order."""
+    """Read Kaggle's solutions file: for each task id the output grids of its tests, in order."""
     value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InputError(f"{path}: found {describe(value)}, expected {{task_id: [grid, ...], ...}}")
@@ -139,7 +139,7 @@ def read_solutions(path: Path | str) -> dict[str, list[Grid]]:
 def _add_outputs(
     tasks: Sequence[Task], solutions: dict[str, list[Grid]], path: Path, solutions_path: Path | str
 ) -> list[Task]:
-    """Tasks with their hidden outputs filled in; the two files must speak of the same tasks."""
+    """Fill in hidden outputs; raises InputError if the two files do not hold the same tasks."""
     names = {task.task_id for task in tasks}
     for missing, where, other in (
         (sorted(names - solutions.keys()), solutions_path, path),
@@ -162,9 +162,9 @@ def _add_task_outputs(task: Task, outputs: Sequence[Grid], where: str) -> Task:
 
 
 def write_tasks(tasks: Sequence[Task], folder: Path, prefix: str = "") -> tuple[Path, Path]:
-    """Write challenges.json, as the competition hands tasks out, and solutions.json; both paths.
+    """Write challenges.json, as the competition publishes tasks, and solutions.json; returns both paths.
 
-    `prefix` stands in front of both names. Raises InputError for a task that hides an output, or cannot be written.
+    Both names begin with `prefix`. Raises InputError if a task hides an output or a file cannot be written.
     """
     challenges, solutions = folder / f"{prefix}challenges.json", folder / f"{prefix}solutions.json"
     asked = {

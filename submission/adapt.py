@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from arc_trm import run
 from arc_trm.batches import arc_data, upload
 from arc_trm.checkpoint import Export
 from arc_trm.config import LogConfig, RunConfig, TrainConfig
@@ -62,9 +61,9 @@ def make_trainer(settings: Settings, export: Export, store: ArcStore, accelerato
     """Make a trainer that stands at the export: its weights, its rows of tasks that it knows, else its mean row."""
     config = run_config(settings, export, accelerator.device, accelerator.num_processes)
     data = arc_data(store, config, accelerator.device, accelerator.num_processes)
-    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1)
-    trainer.names = None if settings.forget else data.names
-    run.load_export(trainer, export)
+    names = None if settings.forget else data.names
+    trainer = Trainer(config, data.parts, accelerator, settings.steps or 1, names=names)
+    trainer.load_export(export)
     return trainer
 
 
@@ -72,17 +71,16 @@ class TaskFigures:
     """Moving averages, per task, of loss and exact accuracy on the demonstrations; never waits for the device."""
 
     def __init__(self, store: ArcStore, trainer: Trainer) -> None:
-        """Watch the steps of `trainer`, whose embedding rows belong to the puzzles of `store`, or to its tasks."""
+        """Start at zero; the embedding rows of `trainer` belong to the puzzles of `store`, or to its tasks."""
         task_rows = trainer.config.model.embedding_rows == "task"
         owners = np.arange(len(store.groups)) if task_rows else store.puzzle_groups
         self._names, self._accelerator = [group.task_id for group in store.groups], trainer.accelerator
         self._owners = upload(owners.astype(np.int64), trainer.accelerator.device)
         # Of this process, for each task: sum of losses and how many they are; right answers, and how many ended.
         self._sums = torch.zeros(len(store.groups), 4, dtype=torch.float64, device=trainer.accelerator.device)
-        trainer.watch = self.add
 
     def add(self, results: Sequence[Supervised]) -> None:
-        """Count a step."""
+        """Count a step, whose `train_step` returned `results`."""
         self._sums *= 1 - 1 / RECENT
         for result in results:
             rows = result.rows

@@ -23,8 +23,9 @@ from arc_trm.checkpoint import read_export
 from arc_trm.vote import Scores, score_ranked
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
-from data_prep.files import command_line, make_folder, run_program, write_atomic
+from data_prep.files import make_folder, write_atomic
 from data_prep.overlap import pair_digest, training_labels
+from data_prep.program import command_line, run_program
 from data_prep.progress import duration_text
 from data_prep.store import TaskEntry
 from data_prep.tasks import Task, read_solutions, write_tasks

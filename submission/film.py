@@ -19,9 +19,11 @@ from arc_trm.checkpoint import Export
 from arc_trm.model import RecursiveModel
 from arc_trm.predict import roll_out
 from data_prep.canvas import CANVAS_SIDE, COLOUR_OFFSET, choose_side, encode, largest_rectangles
-from data_prep.files import InputError, command_line, run_program
+from data_prep.corpus import pick
+from data_prep.files import InputError
 from data_prep.grid import COLOURS, Grid
-from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, pick, render_symbols
+from data_prep.program import command_line, run_program
+from data_prep.show import EOS_SYMBOL, PAD_SYMBOL, beside, render_symbols
 from data_prep.tasks import Task, pairs_digest, read_tasks
 from submission.session import read_exports
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, command_line, run_program
+from data_prep.files import InputError
+from data_prep.program import command_line, run_program
 from submission.submission_file import read_summary, remarks
 
 # Of Student's t with so many folds less one: half the width of a 95 % interval, in standard errors.

@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_prep.files import InputError, command_line, make_folder, new_folder, read_json, run_program, write_json
+from data_prep.files import InputError, make_folder, new_folder, read_json, write_json
+from data_prep.program import command_line, run_program
 from data_prep.progress import duration_text
 from submission.package import NOTEBOOK, Bundle, read_bundle
 from submission.settings import positive

@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.files import MANIFEST, InputError, run_program, write_json
+from data_prep.files import MANIFEST, InputError, write_json
+from data_prep.program import run_program
 from data_prep.progress import duration_text
 from submission import score
 from submission.budget import Kind

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from arc_trm.vote import Tally, outputs_of
-from data_prep.files import InputError, command_line, refuse_input, run_program
+from data_prep.files import InputError, refuse_input
+from data_prep.program import command_line, run_program
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Attempts, Submission, draft_submission
 from submission.submission_file import read_answers, summary_path, write_submission

@@ -19,17 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from arc_trm import __version__
-from data_prep.files import (
-    MANIFEST,
-    InputError,
-    command_line,
-    file_digest,
-    read_json,
-    run_program,
-    save_arrays,
-    standing_json,
-    verify_digests,
-)
+from data_prep.files import MANIFEST, InputError, file_digest, read_json, save_arrays, standing_json, verify_digests
+from data_prep.program import command_line, run_program
 from submission.settings import read_launch_arguments, read_solve_arguments
 
 FORMAT, VERSION = "arc-trm-bundle", 1

@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from arc_trm.vote import Candidate, Ranked, Tally, outputs_of
-from data_prep.files import InputError, command_line, refuse_input, run_program, write_atomic
+from data_prep.corpus import pick
+from data_prep.files import InputError, refuse_input, write_atomic
 from data_prep.grid import Grid
+from data_prep.program import command_line, run_program
 from data_prep.progress import duration_text
-from data_prep.show import PALETTE, beside, pick, render
+from data_prep.show import PALETTE, beside, render
 from data_prep.tasks import Task, read_tasks
 from submission.attempts import Submission
 from submission.score import known_scores

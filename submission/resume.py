@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from arc_trm.checkpoint import STATE, Export, Tensors, below, read_folder, write_folder
-from arc_trm.vote import Votes
+from arc_trm.vote import Columns
 from data_prep.files import InputError, set_aside, sha256_hex
 from data_prep.tasks import Task, task_digest
 from submission.settings import Settings
 from submission.submission_file import SubmissionFile
 
 VOTES = "votes/"
-LAYOUT = 5  # of what a state holds: another number for another layout
+LAYOUT = 6  # of what a state holds: another number for another layout
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Saved:
         """Let the file hold the votes of then, and its summary what had gone wrong."""
         with file.tally.lock:
             file.tally.restore({name: tensor.numpy() for name, tensor in below(self.tensors, VOTES).items()})
-            file.tally.replaceable = set(self.facts["replaceable"])
             file.troubles[:0] = self.facts["troubles"]
 
 
@@ -52,14 +51,13 @@ def identity(tasks: Sequence[Task], exports: Sequence[Export], settings: Setting
     return {"layout": LAYOUT, "tasks": digest, "checkpoints": checkpoints, **chosen}
 
 
-def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any], votes: Votes) -> None:
+def write_state(file: SubmissionFile, tensors: Tensors, facts: Mapping[str, Any], votes: Columns) -> None:
     """Write the state of the main process with some votes of its file; where that fails the last state stays."""
     if not file.writes:
         return
     with file.tolerated("saving the state; the last one stays"):
-        columns = {VOTES + name: torch.from_numpy(array.copy()) for name, array in votes.columns.items()}
-        own = {"replaceable": votes.replaceable, "troubles": file.troubles}
-        write_folder(state_folder(file.path), STATE, {**tensors, **columns}, {**facts, **own})
+        columns = {VOTES + name: torch.from_numpy(array.copy()) for name, array in votes.items()}
+        write_folder(state_folder(file.path), STATE, {**tensors, **columns}, {**facts, "troubles": file.troubles})
 
 
 def read_state(file: SubmissionFile, wanted: Mapping[str, Any]) -> Saved | None:

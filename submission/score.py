@@ -17,8 +17,9 @@ from pathlib import Path
 import orjson
 
 from arc_trm.vote import Scores, score_ranked
-from data_prep.files import InputError, command_line, run_program
+from data_prep.files import InputError
 from data_prep.grid import Grid
+from data_prep.program import command_line, run_program
 from data_prep.tasks import Task, read_solutions, read_tasks
 from submission.attempts import Submission
 from submission.submission_file import (

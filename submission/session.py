@@ -24,7 +24,8 @@ from arc_trm.device import (
     own_gpu,
     resolve_precision,
 )
-from arc_trm.run import MetricLog, stop_on_signal
+from arc_trm.metrics import MetricLog
+from arc_trm.signals import stop_on_signal
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import InputError
 from data_prep.overlap import trained_on

@@ -8,14 +8,14 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from data_prep import files
+from data_prep import program
 from submission.inputs import KAGGLE_INPUT, RERUN_SECONDS, affordable
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 # A year of hours; far beyond it the clocks of the system, which watch over a run, overflow.
 LONGEST = 8760 * 3600.0
 MOST_FOLDS = 10
-whole, positive = files.whole(0, 10**9), files.whole(1, 10**9)
+whole, positive = program.whole(0, 10**9), program.whole(1, 10**9)
 
 
 def amount(text: str) -> float:
@@ -166,7 +166,7 @@ def read_solve_arguments(words: Sequence[str] | None, description: str | None = 
 
 def solve_parser(description: str | None) -> argparse.ArgumentParser:
     """The options of submission.solve."""
-    made = files.command_line("submission.solve", description)
+    made = program.command_line("submission.solve", description)
     add = made.add_argument
     add("--challenges", metavar="PATH", type=Path, help="Kaggle's file, one task file, or a folder of tasks")
     several = "a run folder, an export or its JSON file; several times: they share the time, their votes add up"
@@ -203,7 +203,7 @@ def solve_parser(description: str | None) -> argparse.ArgumentParser:
 
 def read_launch_arguments(words: Sequence[str], description: str | None = None) -> tuple[argparse.Namespace, list[str]]:
     """What submission.launch is told, and its options of solving; ends with status 2 where either would be refused."""
-    parser = files.command_line("submission.launch", description, allow_abbrev=False)
+    parser = program.command_line("submission.launch", description, allow_abbrev=False)
     add = parser.add_argument
     add("--time-budget", metavar="TIME", type=duration, default=RERUN_SECONDS, help="in the rerun (11h45m)")
     add("--rehearsal-budget", metavar="TIME", type=duration, default=duration("20m"), help="otherwise, twice (20m)")

@@ -22,7 +22,8 @@ from typing import Any
 
 from arc_trm.vote import Ranked
 from data_prep import files
-from data_prep.files import InputError, refuse_input, run_program, standing_json, write_atomic
+from data_prep.files import InputError, refuse_input, standing_json, write_atomic
+from data_prep.program import run_program
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, read_tasks, write_tasks
 from submission.attempts import Submission

@@ -15,11 +15,11 @@ from torch import Tensor
 from arc_trm.batches import Batch
 from arc_trm.checkpoint import Export, Tensors
 from arc_trm.device import agreed_values, best_seconds
+from arc_trm.metrics import MetricLog
 from arc_trm.predict import Predictor, Voter, outputs_of_store
-from arc_trm.run import MetricLog
 from arc_trm.sampler import Rows, evaluation_rows, voting_views
 from arc_trm.trainer import NonFiniteLoss, Trainer
-from arc_trm.vote import Votes
+from arc_trm.vote import Columns
 from data_prep.canvas import CANVAS_SIDE
 from data_prep.progress import Progress, duration_text
 from data_prep.store import ArcStore, TaskEntry, build_store
@@ -66,7 +66,7 @@ class Solver:
     good: list[Tensor] = field(default_factory=list)  # what training moves, when it was last seen to be finite
     figures: TaskFigures = field(init=False)
     voter: Voter = field(init=False)
-    interrupted: Votes | None = None  # those before a pass that a signal ended
+    interrupted: Columns | None = None  # those before a pass that a signal ended
     rows: Rows = field(init=False)  # all answers that are wanted
     order: NDArray[np.int64] = field(init=False)  # of each row: which puzzle (or view) of its task it asks
     schedule: Schedule = field(init=False)
@@ -304,7 +304,7 @@ class Solver:
             self.good = [tensor.clone() for tensor in moving(trainer)]
         first, words = trainer.step, self.adaptation_words()
         while trainer.step < first + unit.steps:
-            trainer.train_step()
+            self.figures.add(trainer.train_step())
             # Before anything is measured, how many are planned is a guess.
             self.bar.total = trainer.planned_steps if self.metrics else None
             self.bar.update(1, f"{words}, {self.time_left()}")
@@ -351,7 +351,7 @@ class Solver:
         voter, complete = replace(self.voter, repeats=False, unclosed=0), False
         with self.going_on("first votes"), self.trainer.averaged():
             complete = self.vote(voter, unit)
-        self.file.tally.replace_later()
+        self.file.tally.make_provisional()
         asked = self.schedule.work(unit.start, unit.stop)
         if complete and self.voter.repeats and asked:
             self.schedule.repeats = 1 + voter.unclosed * CANVAS_SIDE**2 / asked

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.augment import Augmentations
 from data_prep.store import ArcStore, TaskEntry, build_store
 from data_prep.tasks import Pair, Task
 from tests.data_prep.material import Augmentation, puzzle_name
@@ -56,8 +57,10 @@ def every_dihedral(store: ArcStore, permutation: Sequence[int]) -> ArcStore:
         store,
         group_puzzles=np.arange(0, 8 * len(groups) + 1, 8, dtype=np.int32),
         puzzle_groups=np.repeat(groups, 8),
-        puzzle_dihedrals=np.tile(np.arange(8, dtype=np.uint8), len(groups)),
-        puzzle_permutations=np.tile(np.array(permutation, np.uint8), (8 * len(groups), 1)),
+        puzzle_augmentations=Augmentations(
+            np.tile(np.arange(8, dtype=np.uint8), len(groups)),
+            np.tile(np.array(permutation, np.uint8), (8 * len(groups), 1)),
+        ),
     )
 
 

@@ -21,6 +21,7 @@ import torch
 from arc_trm import checkpoint, run
 from arc_trm.config import RunConfig
 from arc_trm.device import make_accelerator
+from arc_trm.metrics import MetricLog
 from arc_trm.trainer import Trainer
 from tests import kills
 from tests.arc_trm.training import TINY, step_clock, tiny_trainer, trained_on, with_settings
@@ -53,8 +54,8 @@ def life(out: Path, config: RunConfig) -> None:
     trainer = tiny_trainer(config, SIDES, accelerator=accelerator)
     facts = {"data_digest": "data"}
     run.begin(trainer, run.Start(out, resume=True), facts)
-    log = run.MetricLog(accelerator, out, config, trainer.step)
-    run.train(trainer, out, facts, evaluate, log, now=step_clock(trainer))
+    log = MetricLog(accelerator, out, config, trainer.step)
+    trainer.train(out, facts, evaluate, log, now=step_clock(trainer))
     run.export(trainer, out / "export", trained_on(()), facts)
 
 

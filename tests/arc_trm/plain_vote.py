@@ -7,16 +7,17 @@ from dataclasses import fields, replace
 import numpy as np
 
 from arc_trm.vote import MOST_COST, Predictions
+from data_prep.augment import Augmentations
 from data_prep.canvas import COLOUR_OFFSET, EOS, PAD, encode
 from data_prep.grid import INVERSE_DIHEDRAL, Grid, dihedral, grid_digest
-from tests.data_prep.material import IDENTITY, Augmentation, decode
+from tests.data_prep.material import IDENTITY, Augmentation, decode, together
 
 # (output, grid digest) -> the halting probabilities of its votes, in feeding order
 PlainVotes = dict[tuple[int, str], list[float]]
 
 
 def augmentation_of(predictions: Predictions, i: int) -> Augmentation:
-    return Augmentation(int(predictions.dihedrals[i]), tuple(predictions.permutations[i].tolist()))
+    return Augmentation.of_row(predictions.augmentations, i)
 
 
 def plain_grid(predictions: Predictions, i: int) -> Grid | None:
@@ -40,11 +41,11 @@ def plain_ranking(votes: PlainVotes, output: int) -> list[str]:
     return sorted(own, key=lambda d: (-len(own[d]), -sum(own[d]) / len(own[d]), d))
 
 
-def random_augmentations(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(dihedral uint8[n], permutation uint8[n, 10]), colour 0 fixed."""
+def random_augmentations(n: int, rng: np.random.Generator) -> Augmentations:
+    """Random augmentations [n] that keep colour 0."""
     permutations = np.tile(np.arange(10, dtype=np.uint8), (n, 1))
     permutations[:, 1:] = rng.permuted(permutations[:, 1:], axis=1)
-    return rng.integers(0, 8, n, dtype=np.uint8), permutations
+    return Augmentations(rng.integers(0, 8, n, dtype=np.uint8), permutations)
 
 
 def random_predictions(
@@ -56,7 +57,7 @@ def random_predictions(
     ones has another size.
     """
     n = outputs * per_output
-    dihedrals, permutations = random_augmentations(n, rng)
+    augmentations = random_augmentations(n, rng)
     tokens = np.empty((n, side * side), dtype=np.uint8)
     for output in range(outputs):
         right = rng.integers(0, 10, rng.integers(3, side + 1 - (side < 30), 2), dtype=np.uint8)
@@ -65,14 +66,12 @@ def random_predictions(
             grid = right
             if rng.random() < wrong:
                 grid = mistakes[rng.integers(4)] if rng.random() < 0.5 else _mistaken(right, rng)
-            augmentation = Augmentation(int(dihedrals[i]), tuple(permutations[i].tolist()))
-            tokens[i] = encode(augmentation.apply(grid), side=side)
+            tokens[i] = encode(Augmentation.of_row(augmentations, i).apply(grid), side=side)
     return Predictions(
         tokens,
         rng.random(n, dtype=np.float32),
         np.repeat(np.arange(outputs, dtype=np.int32), per_output),
-        dihedrals,
-        permutations,
+        augmentations,
     )
 
 
@@ -88,13 +87,13 @@ def _mistaken(grid: Grid, rng: np.random.Generator) -> Grid:
 
 def weird_predictions(n: int, outputs: int, side: int, rng: np.random.Generator) -> Predictions:
     """Canvases as an untrained model fills them: few colours so that grids repeat, stray PAD and EOS, a token 12."""
-    dihedrals, permutations = random_augmentations(n, rng)
+    augmentations = random_augmentations(n, rng)
     tokens = rng.integers(2, 4, (n, side * side), dtype=np.uint8)
     stray = rng.random((n, side * side)) < rng.choice([0.0, 0.05, 0.4, 1.0], (n, 1))
     tokens[stray] = rng.choice(np.array([PAD, EOS, 12], dtype=np.uint8), int(stray.sum()))
     drawn = rng.integers(0, outputs, n, dtype=np.int32)
     costs = rng.integers(0, MOST_COST, (n, side * side, 10), dtype=np.int16)
-    return Predictions(tokens, rng.random(n, dtype=np.float32), drawn, dihedrals, permutations, costs)
+    return Predictions(tokens, rng.random(n, dtype=np.float32), drawn, augmentations, costs)
 
 
 def plain_consensus(predictions: Predictions, output: int) -> Grid | None:
@@ -146,6 +145,5 @@ def votes_for(
         np.stack(canvases),
         np.array([halting for _, _, halting in votes], dtype=np.float32),
         np.array([output for output, _, _ in votes], dtype=np.int32),
-        np.array([one.dihedral for one in made], dtype=np.uint8),
-        np.array([one.permutation for one in made], dtype=np.uint8),
+        together(made),
     )

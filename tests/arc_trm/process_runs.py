@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 from arc_trm import run
 from arc_trm.batches import arc_data
 from arc_trm.config import RunConfig
+from arc_trm.metrics import MetricLog
 from arc_trm.predict import Voter, outputs_of_store
 from arc_trm.sampler import evaluation_rows
 from arc_trm.trainer import NonFiniteLoss, Trainer, UnequalReplicas
@@ -108,15 +109,15 @@ def saved_and_resumed(folder: Path, accelerator: Accelerator) -> None:
     for life in ("first", "second"):
         trainer = tiny_trainer(WIDE, (3, 5), double=True, accelerator=accelerator)
         run.begin(trainer, run.Start(folder / "run", resume=True), FACTS)
-        log = run.MetricLog(accelerator, folder / "run", WIDE, trainer.step)
+        log = MetricLog(accelerator, folder / "run", WIDE, trainer.step)
         if life == "first":
             last = accelerator.process_index == accelerator.num_processes - 1
             deadline, clock = (7 * 60.0 if last else math.inf), step_clock(trainer)
-            run.train(trainer, folder / "run", FACTS, None, log, deadline, clock)
+            trainer.train(folder / "run", FACTS, None, log, deadline, clock)
             assert trainer.step == 7
         else:
             assert trainer.step == 7
-            assert run.train(trainer, folder / "run", FACTS, None, log) == "finished"
+            assert trainer.train(folder / "run", FACTS, None, log) == "finished"
             run.export(trainer, folder / "run" / "export", trained_on(()), FACTS)
             keep(folder, "resumed", trainer, [])
 
@@ -126,17 +127,17 @@ def failing(folder: Path, accelerator: Accelerator) -> None:
     trainer = tiny_trainer(WIDE, accelerator=accelerator)
     trainer.train_step()
     mine = accelerator.is_main_process
-    expect(InputError if mine else SystemExit, lambda: run.save(trainer, Path("/dev/null/nowhere"), FACTS))
+    expect(InputError if mine else SystemExit, lambda: trainer.save(Path("/dev/null/nowhere"), FACTS))
     if not mine or accelerator.num_processes == 1:
         trainer._sums["loss"] = trainer._sums["loss"] * float("nan")
-    expect(NonFiniteLoss, lambda: run.save(trainer, folder / "broken", FACTS))
+    expect(NonFiniteLoss, lambda: trainer.save(folder / "broken", FACTS))
     expect(NonFiniteLoss, trainer.read_metrics)
     if accelerator.num_processes > 1:
         trainer = tiny_trainer(WIDE, accelerator=accelerator)
         trainer.train_step()
         if not mine:  # one bit of one number
             trainer.embedding.table.view(torch.int32)[3, 4] ^= 1
-        expect(UnequalReplicas, lambda: run.save(trainer, folder / "broken", FACTS))
+        expect(UnequalReplicas, lambda: trainer.save(folder / "broken", FACTS))
     assert not (folder / "broken").exists()
     apart = folder / f"apart{accelerator.process_index}"
     other = tiny_trainer(WIDE, accelerator=accelerator)

@@ -55,13 +55,14 @@ def test_every_row_takes_all_steps():
     model, (batch, embedding) = wavering_model(), questions()
     answers, steps = one_by_one(model, batch, embedding)
     assert len(set(steps)) > 2, "the rows of this test must halt at different steps"
-    calls = []
+    calls, forward = [], model.forward
 
-    def forward(state, inputs, puzzle, views):
+    def counted(state, inputs, puzzle, views):
         calls.append(len(inputs))
-        return model(state, inputs, puzzle, views)
+        return forward(state, inputs, puzzle, views)
 
-    predictor = Predictor(forward, model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64)
+    model.forward = counted
+    predictor = Predictor(model, embedding, HaltingConfig(max_supervision_steps=STEPS), torch.float64)
     found = predictor.answer(batch)
     assert found.tokens.tolist() == answers
     assert found.steps.tolist() == steps

@@ -26,7 +26,7 @@ def reference(store: ArcStore, rows: Rows, side: int) -> Batch:
             store.input(pair), store.output(pair), Augmentation.of(store, puzzle), Placement(row, column), side
         )
         for puzzle, pair, row, column in zip(
-            rows.puzzles.tolist(), rows.pairs.tolist(), rows.rows.tolist(), rows.columns.tolist(), strict=True
+            rows.puzzles.tolist(), rows.pairs.tolist(), rows.top.tolist(), rows.left.tolist(), strict=True
         )
     ]
     inputs, labels = (torch.from_numpy(np.stack(arrays)) for arrays in zip(*examples, strict=True))
@@ -87,11 +87,11 @@ def test_rows_owned_by_tasks_come_with_the_view_they_are_shown_in() -> None:
     rows, batch = source.sampler.rows(7, slice(7, 53)), source.offer(7, slice(7, 53))
     assert batch.views is not None
     np.testing.assert_array_equal(batch.puzzle_ids, STORE.pair_groups[rows.pairs])
-    np.testing.assert_array_equal(batch.views[:, 0], rows.dihedrals)
-    np.testing.assert_array_equal(batch.views[:, 1:], rows.permutations + COLOUR_OFFSET)
+    np.testing.assert_array_equal(batch.views[:, 0], rows.augmentations.dihedrals)
+    np.testing.assert_array_equal(batch.views[:, 1:], rows.augmentations.permutations + COLOUR_OFFSET)
     for i, pair in enumerate(rows.pairs.tolist()):
-        augmentation = Augmentation(int(rows.dihedrals[i]), tuple(rows.permutations[i].tolist()))
-        placement = Placement(int(rows.rows[i]), int(rows.columns[i]))
+        augmentation = Augmentation.of_row(rows.augmentations, i)
+        placement = Placement(int(rows.top[i]), int(rows.left[i]))
         inputs, labels = encode_example(STORE.input(pair), STORE.output(pair), augmentation, placement)
         np.testing.assert_array_equal(batch.inputs[i], inputs)
         np.testing.assert_array_equal(batch.labels[i], labels)

@@ -32,7 +32,7 @@ from data_prep.files import InputError
 from tests.arc_trm.arc_stores import mixed_store, puzzle_names
 from tests.arc_trm.training import TINY, identical, lively_model
 from tests.conftest import REPOSITORY
-from tests.data_prep.material import Augmentation, puzzle_name
+from tests.data_prep.material import Augmentation, puzzle_name, together
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 
@@ -344,8 +344,7 @@ def naming(names: Names) -> RowNames:
     return RowNames(
         groups,
         np.array([groups.index(group) for group, _, _ in names], np.int32),
-        np.array([element for _, element, _ in names], np.uint8),
-        np.array([PERMUTATIONS[which] for _, _, which in names], np.uint8),
+        together([Augmentation(element, PERMUTATIONS[which]) for _, element, which in names]),
     )
 
 
@@ -364,7 +363,7 @@ def test_a_naming_survives_a_checkpoint(names: Names) -> None:
     after = RowNames.from_tensors(before.tensors(), list(before.owners))
     assert after.owners == before.owners
     for name in ("groups", "dihedrals", "permutations"):
-        one, two = getattr(before, name), getattr(after, name)
+        one, two = ((vars(named) | vars(named.augmentations))[name] for named in (before, after))
         assert one.dtype == two.dtype
         assert np.array_equal(one, two)
 
@@ -375,5 +374,5 @@ def test_the_naming_of_a_store_is_that_of_its_puzzles() -> None:
     keys = named.keys(named.owners)
     assert len(np.unique(keys)) == len(keys) == len(store.puzzle_groups)
     for puzzle, name in enumerate(puzzle_names(store)):
-        augmentation = Augmentation(int(named.dihedrals[puzzle]), tuple(map(int, named.permutations[puzzle])))
+        augmentation = Augmentation.of_row(named.augmentations, puzzle)
         assert puzzle_name(named.owners[named.groups[puzzle]], augmentation) == name

@@ -105,7 +105,7 @@ class Narrow(Predictor):
 
 def test_answers_without_memory_are_given_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     plain = tiny_trainer(double=True).predictor()
-    narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    narrow = Narrow(plain.model, plain.embedding, plain.halting, plain.dtype)
     limit = MemoryLimit(7)
     tokens, halting, *_ = limit.answer(narrow, some_batch())
     expected = plain.answer(some_batch())
@@ -120,7 +120,7 @@ def test_a_second_pass_knows_what_fits(capsys: pytest.CaptureFixture[str]) -> No
     store, trainer = small_store(), arc_trainer()
     outputs, asked = outputs_of_store(store)
     plain = trainer.predictor()
-    narrow = Narrow(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    narrow = Narrow(plain.model, plain.embedding, plain.halting, plain.dtype)
     voter, rows = Voter(store, asked, 8, trainer.accelerator), evaluation_rows(store, augmentations=2)
     for notes in (2, 0):
         assert voter.vote(narrow, rows, Tally(outputs), lambda count: None)
@@ -134,7 +134,7 @@ def test_memory_for_not_even_one_row_is_an_error() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     plain = tiny_trainer().predictor()
-    impossible = Impossible(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    impossible = Impossible(plain.model, plain.embedding, plain.halting, plain.dtype)
     with pytest.raises(torch.OutOfMemoryError):
         MemoryLimit(5).answer(impossible, some_batch())
 
@@ -200,7 +200,7 @@ def test_the_perfect_model_solves_everything() -> None:
     """Votes, inversion and scores hang together: a model that answers right under every augmentation scores 1."""
     trainer = arc_trainer()
     plain = trainer.predictor()
-    trainer.predictor = lambda: Right(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
+    trainer.predictor = lambda: Right(plain.model, plain.embedding, plain.halting, plain.dtype)  # type: ignore[method-assign]
     trainer.config = with_settings(ARC, log={"evaluation_augmentations": 7})
     evaluate = evaluation(small_store())
     assert evaluate is not None
@@ -210,11 +210,11 @@ def test_the_perfect_model_solves_everything() -> None:
 @pytest.mark.parametrize("windows", [True, False])
 def test_views_at_any_placement_and_in_any_colours_vote_for_the_same_grid(windows: bool) -> None:
     store, plain = small_store(), arc_trainer().predictor()
-    right = Right(plain.forward, plain.model, plain.embedding, plain.halting, plain.dtype)
+    right = Right(plain.model, plain.embedding, plain.halting, plain.dtype)
     outputs, asked = outputs_of_store(store)
     rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
-    assert rows.rows.any()
-    assert rows.columns.any()
+    assert rows.top.any()
+    assert rows.left.any()
     tally = Tally(outputs)
     voter = Voter(store, asked, 8, Accelerator(cpu=True), windows=windows, task_rows=True)
     assert voter.vote(right, rows, tally, lambda count: None)
@@ -233,7 +233,7 @@ def test_views_vote_wherever_a_known_output_that_is_larger_than_all_that_is_visi
     task = random_task(rng, "t", [((3, 5), (2, 7))], [((3, 5), (10, 10))])
     store = build_store([TaskEntry.demonstrations_only(task)], 0, seed=3)
     rows, _ = voting_views(store, 53, own_colours=0.5, seed=7)
-    assert max(rows.rows.max(), rows.columns.max()) > WINDOW - 10
+    assert max(rows.top.max(), rows.left.max()) > WINDOW - 10
     outputs, asked = outputs_of_store(store)
     tally = Tally(outputs)
     assert Voter(store, asked, 8, Accelerator(cpu=True), windows=True, task_rows=True).vote(

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from arc_trm import checkpoint, run
+from arc_trm import trainer as trainer_module
 from arc_trm.batches import Batch, Part
 from arc_trm.checkpoint import (
     STATE,
@@ -29,7 +30,9 @@ from arc_trm.checkpoint import (
 )
 from arc_trm.config import RunConfig
 from arc_trm.device import make_accelerator
-from arc_trm.trainer import NonFiniteLoss, Trainer
+from arc_trm.metrics import MetricLog
+from arc_trm.trainer import Evaluate, NonFiniteLoss, Trainer
+from data_prep.augment import Augmentations
 from data_prep.files import InputError
 from tests.arc_trm.kill_runs import remains
 from tests.arc_trm.training import (
@@ -47,19 +50,18 @@ from tests.arc_trm.training import (
 )
 
 FACTS = {"recipe": "toy", "data_digest": "d1"}
-Evaluate = run.Evaluate
 
 
 def start(
     out: Path, config: RunConfig = TINY, trainer: Trainer | None = None, **asked: Any
-) -> tuple[Trainer, run.MetricLog]:
+) -> tuple[Trainer, MetricLog]:
     """A begun run; `asked` are fields of Start, or `naming` and `facts`."""
     names, facts = asked.pop("naming", None), asked.pop("facts", FACTS)
     accelerator = make_accelerator(config.log.track, out)
     trainer = trainer or tiny_trainer(config, accelerator=accelerator)
     trainer.names = names or trainer.names
     run.begin(trainer, run.Start(out, **asked), facts)
-    return trainer, run.MetricLog(accelerator, out, config, trainer.step)
+    return trainer, MetricLog(accelerator, out, config, trainer.step)
 
 
 def go(
@@ -68,7 +70,7 @@ def go(
     """One life of a run, to its end; returns the trainer and why it ended."""
     deadline, facts = asked.pop("deadline", math.inf), asked.get("facts", FACTS)
     trainer, log = start(out, config, trainer, **asked)
-    reason = run.train(trainer, out, facts, evaluate, log, deadline, step_clock(trainer))
+    reason = trainer.train(out, facts, evaluate, log, deadline, step_clock(trainer))
     run.export(trainer, out / "export", trained_on(("digest",)), facts)
     trainer.accelerator.end_training()
     return trainer, reason
@@ -146,7 +148,7 @@ def test_no_step_is_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         written.append(step)
         checkpoint.write_checkpoint(out, step, *rest)
 
-    monkeypatch.setattr(run, "write_checkpoint", write)
+    monkeypatch.setattr(trainer_module, "write_checkpoint", write)
     go(tmp_path, with_settings(TINY, log={"checkpoint_minutes": 5.0, "evaluate_every": 10}), score)
     go(tmp_path, with_settings(TINY, log={"checkpoint_minutes": 5.0, "evaluate_every": 10}), score, resume=True)
     assert written == [5, 10, 15, 20]
@@ -198,9 +200,9 @@ def test_processes_on_gpus_are_asked_at_reports_or_where_steps_are_slow_at_every
         asked.append(trainer.step)
         return real(*mine)
 
-    monkeypatch.setattr(run, "asking_waits", lambda trainer: True)
+    monkeypatch.setattr(Trainer, "asking_waits", True)
     monkeypatch.setattr(trainer, "each_agreed", each_agreed)
-    run.train(trainer, tmp_path, FACTS, None, log, now=lambda: seconds * trainer.step)
+    trainer.train(tmp_path, FACTS, None, log, now=lambda: seconds * trainer.step)
     assert asked[: len(expected)] == expected
 
 
@@ -273,7 +275,7 @@ def test_broken_weights_are_not_saved_though_the_loss_was_good(tmp_path: Path) -
     with torch.no_grad():
         trainer.embedding.table[3, 4] = float("nan")
     with pytest.raises(NonFiniteLoss, match="step 3: loss or weights are not finite"):
-        run.save(trainer, tmp_path, FACTS)
+        trainer.save(tmp_path, FACTS)
     assert checkpoint_folders(tmp_path) == []
     assert run.last_good(trainer, tmp_path) == "no checkpoint was written before"
 
@@ -443,9 +445,9 @@ def test_another_optimiser_starts_without_the_moments_of_the_old_one(tmp_path: P
 
 def naming(puzzles: list[int]) -> RowNames:
     """Puzzles of one group, told apart by their number as permutation."""
-    permutations = np.zeros((len(puzzles), 10), np.uint8)
-    permutations[:, 9] = puzzles
-    return RowNames(("toy/a",), np.zeros(len(puzzles), np.int32), np.zeros(len(puzzles), np.uint8), permutations)
+    augmentations = Augmentations.identity(len(puzzles))
+    augmentations.permutations[:, 9] = puzzles
+    return RowNames(("toy/a",), np.zeros(len(puzzles), np.int32), augmentations)
 
 
 def trainer_of(puzzles: int) -> Trainer:
@@ -459,7 +461,7 @@ def test_other_data_are_refused_unless_allowed_and_then_keep_known_rows(
     first, _ = start(tmp_path, naming=naming(list(range(PUZZLES))))
     for _ in range(9):
         first.train_step()
-    run.save(first, tmp_path, FACTS)
+    first.save(tmp_path, FACTS)
     grown = [13, *range(PUZZLES - 1, -1, -1), 12]
     more = {"recipe": "toys", "data_digest": "d2"}
     with pytest.raises(InputError, match=r"\(the dataset \(recipe: 'toy', now 'toys'\)\); add --allow-changes"):
@@ -576,14 +578,14 @@ def test_a_resumed_run_does_not_start_from_its_export_again(tmp_path: Path) -> N
 
 def test_reports_of_steps_that_are_done_again_are_dropped(tmp_path: Path) -> None:
     accelerator = make_accelerator("none", tmp_path)
-    log = run.MetricLog(accelerator, tmp_path, TINY, 0)
+    log = MetricLog(accelerator, tmp_path, TINY, 0)
     for step in (2, 4, 6):
         log.add({"train/loss": step / 7}, step)
         log.add({"evaluation/tasks": step / 11}, step)
     log.add({}, 6)
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3, "cut')
-    again = run.MetricLog(accelerator, tmp_path, TINY, 4)
+    again = MetricLog(accelerator, tmp_path, TINY, 4)
     assert [line["step"] for line in lines(tmp_path)] == [2, 2, 4, 4]
     assert again.scores == {"step": 4, "evaluation/tasks": 4 / 11}
 

@@ -1,6 +1,6 @@
 """The stream of examples: published rule, pure function of (seed, step, slots), and rows for evaluation."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arc_trm.sampler import TRANSPOSES, Rows, Sampler, evaluation_rows, fixed_batches, voting_views
+from arc_trm.sampler import Rows, Sampler, evaluation_rows, fixed_batches, voting_views
+from data_prep.grid import DIHEDRAL_KEEPS_SHAPE
 from data_prep.store import ArcStore, TaskEntry, build_store
 from tests.arc_trm.arc_stores import augmented_shapes, mixed_store, random_task
+from tests.data_prep.material import same_augmentations
 
 STORE = mixed_store()
 EPOCH = int(STORE.pair_training.sum())  # examples of one pass over STORE
@@ -19,9 +21,18 @@ EPOCH = int(STORE.pair_training.sum())  # examples of one pass over STORE
 
 def columns(rows: Rows, store: ArcStore = STORE) -> np.ndarray:
     """puzzle, pair, row and column of every example [4, n], after making sure that the view is the puzzle's."""
-    np.testing.assert_array_equal(rows.dihedrals, store.puzzle_dihedrals[rows.puzzles])
-    np.testing.assert_array_equal(rows.permutations, store.puzzle_permutations[rows.puzzles])
-    return np.stack([rows.puzzles, rows.pairs, rows.rows, rows.columns])
+    assert same_augmentations(rows.augmentations, store.puzzle_augmentations[rows.puzzles])
+    return np.stack([rows.puzzles, rows.pairs, rows.top, rows.left])
+
+
+def arrays(rows: Rows) -> dict[str, np.ndarray]:
+    """All arrays of the examples by name."""
+    return {name: array for name, array in vars(rows).items() if name != "augmentations"} | vars(rows.augmentations)
+
+
+def turned(rows: Rows) -> np.ndarray:
+    """Whether each example exchanges height and width."""
+    return ~np.array(DIHEDRAL_KEEPS_SHAPE)[rows.augmentations.dihedrals]
 
 
 def epoch_rows(sampler: Sampler, epoch: int) -> Rows:
@@ -89,13 +100,13 @@ def test_one_example_a_visit_stays_at_the_origin_and_the_others_inside(side: int
     furthest: dict[tuple[int, ...], np.ndarray] = {}
     for epoch in range(300):
         rows = epoch_rows(sampler, epoch)
-        moved = (rows.rows > 0) | (rows.columns > 0)
+        moved = (rows.top > 0) | (rows.left > 0)
         for group in groups:
             here = STORE.pair_groups[rows.pairs] == group
             assert moved[here].sum() <= here.sum() - 1
         for i in range(size):
             shape = augmented_shapes(STORE, int(rows.puzzles[i]), int(rows.pairs[i])).max(axis=0)
-            placement = np.array([rows.rows[i], rows.columns[i]])
+            placement = np.array([rows.top[i], rows.left[i]])
             room = side - border - shape
             assert (placement >= 0).all()
             assert (placement <= room).all()
@@ -109,7 +120,7 @@ def test_one_example_a_visit_stays_at_the_origin_and_the_others_inside(side: int
 def test_which_example_stays_at_the_origin_is_independent_of_its_turn() -> None:
     sampler = Sampler(STORE, seed=0, batch_size=5, groups=np.array([3]))
     visits = [epoch_rows(sampler, epoch) for epoch in range(2000)]
-    stays = np.array([(rows.rows == 0) & (rows.columns == 0) for rows in visits])
+    stays = np.array([(rows.top == 0) & (rows.left == 0) for rows in visits])
     turns = stays.mean(axis=0)
     assert (stays.sum(axis=1) >= 1).all()
     np.testing.assert_allclose(turns, 0.2, atol=0.04)  # four standard deviations
@@ -139,22 +150,21 @@ def fresh(**settings: Any) -> Sampler:
 def test_fresh_views_are_a_pure_function_of_seed_step_and_slot() -> None:
     whole = fresh(batch_size=23).rows(41, slice(None))
     parts = [fresh(batch_size=23).rows(41, slots) for slots in (slice(0, 5), slice(5, 6), slice(6, 23))]
-    for field in fields(Rows):
-        joined = np.concatenate([getattr(part, field.name) for part in parts])
-        np.testing.assert_array_equal(joined, getattr(whole, field.name))
+    for name, array in arrays(whole).items():
+        np.testing.assert_array_equal(np.concatenate([arrays(part)[name] for part in parts]), array)
 
 
 def test_every_example_gets_a_view_of_its_own_and_stays_inside() -> None:
     rows = fresh(batch_size=8000).rows(0, slice(None))
-    np.testing.assert_allclose(np.bincount(rows.dihedrals, minlength=8) / 8000, 1 / 8, atol=0.02)
-    assert (np.sort(rows.permutations, axis=1) == np.arange(10)).all()
-    assert (rows.permutations[:, 0] == 0).all()
-    assert len(np.unique(rows.permutations, axis=0)) > 7000
+    np.testing.assert_allclose(np.bincount(rows.augmentations.dihedrals, minlength=8) / 8000, 1 / 8, atol=0.02)
+    assert (np.sort(rows.augmentations.permutations, axis=1) == np.arange(10)).all()
+    assert (rows.augmentations.permutations[:, 0] == 0).all()
+    assert len(np.unique(rows.augmentations.permutations, axis=0)) > 7000
     for colour in range(1, 10):
-        np.testing.assert_allclose(np.bincount(rows.permutations[:, colour])[1:] / 8000, 1 / 9, atol=0.02)
+        np.testing.assert_allclose(np.bincount(rows.augmentations.permutations[:, colour])[1:] / 8000, 1 / 9, atol=0.02)
     shapes = STORE.pair_shapes[rows.pairs].astype(np.int64).reshape(-1, 2, 2).max(axis=1)
-    shapes = np.where(TRANSPOSES[rows.dihedrals, None], shapes[:, ::-1], shapes)
-    assert (np.stack([rows.rows, rows.columns], axis=1) + shapes <= 30).all()
+    shapes = np.where(turned(rows)[:, None], shapes[:, ::-1], shapes)
+    assert (np.stack([rows.top, rows.left], axis=1) + shapes <= 30).all()
     # The puzzle of an example that has a view of its own is the task itself.
     np.testing.assert_array_equal(rows.puzzles, STORE.group_puzzles[STORE.pair_groups[rows.pairs]])
 
@@ -162,14 +172,15 @@ def test_every_example_gets_a_view_of_its_own_and_stays_inside() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_share_of_the_examples_keeps_its_own_colours_and_nothing_else_changes(share: float) -> None:
     some, none = (fresh(batch_size=8000, own_colours=each).rows(3, slice(None)) for each in (share, 0.0))
-    kept = (some.permutations == np.arange(10)).all(axis=1)
+    kept = (some.augmentations.permutations == np.arange(10)).all(axis=1)
     np.testing.assert_allclose(kept.mean(), share, atol=0.02)
-    np.testing.assert_array_equal(some.permutations[~kept], none.permutations[~kept])
-    for name in ("puzzles", "pairs", "rows", "columns", "dihedrals"):
-        np.testing.assert_array_equal(getattr(some, name), getattr(none, name))
+    np.testing.assert_array_equal(some.augmentations.permutations[~kept], none.augmentations.permutations[~kept])
+    for name in ("puzzles", "pairs", "top", "left", "dihedrals"):
+        np.testing.assert_array_equal(arrays(some)[name], arrays(none)[name])
     # Whether colours are kept says nothing about the dihedral element.
     if kept.any():
-        np.testing.assert_allclose(np.bincount(some.dihedrals[kept], minlength=8) / kept.sum(), 1 / 8, atol=0.03)
+        counts = np.bincount(some.augmentations.dihedrals[kept], minlength=8)
+        np.testing.assert_allclose(counts / kept.sum(), 1 / 8, atol=0.03)
 
 
 def test_a_long_run_keeps_no_more_than_two_plans_and_draws_none_twice() -> None:
@@ -215,8 +226,8 @@ def test_evaluation_asks_every_test_of_the_scored_groups_in_order() -> None:
     np.testing.assert_array_equal(shuffled.pair_tests[rows.pairs], np.repeat([0, 1, 2, 0, 0], 3))
     starts = STORE.group_puzzles[STORE.pair_groups[rows.pairs]]
     np.testing.assert_array_equal(rows.puzzles - starts, np.tile([0, 1, 2], 5))
-    assert not rows.rows.any()
-    assert not rows.columns.any()
+    assert not rows.top.any()
+    assert not rows.left.any()
 
 
 def test_evaluation_takes_the_puzzles_there_are() -> None:
@@ -237,12 +248,12 @@ def test_views_that_vote_begin_with_the_eight_in_own_colours_and_stay_inside() -
     np.testing.assert_array_equal(rows.pairs, np.repeat(asked.pairs, 403))
     np.testing.assert_array_equal(rows.puzzles, np.repeat(asked.puzzles, 403))
     np.testing.assert_array_equal(numbers, np.tile(np.arange(403), len(asked)))
-    kept = (rows.permutations == np.arange(10)).all(axis=1)
+    kept = (rows.augmentations.permutations == np.arange(10)).all(axis=1)
     plain = numbers < 8
-    np.testing.assert_array_equal(rows.dihedrals[plain], numbers[plain])
+    np.testing.assert_array_equal(rows.augmentations.dihedrals[plain], numbers[plain])
     assert kept[plain].all()
-    assert not rows.rows[plain].any()
-    assert not rows.columns[plain].any()
+    assert not rows.top[plain].any()
+    assert not rows.left[plain].any()
     np.testing.assert_allclose(kept[~plain].mean(), 0.3, atol=0.04)
     # Every visible grid keeps its border inside the canvas of its task, and reaches its edge somewhere.
     for pair in asked.pairs:
@@ -252,15 +263,14 @@ def test_views_that_vote_begin_with_the_eight_in_own_colours_and_stay_inside() -
         shapes[STORE.pair_tests[members] >= 0, 1] = 0
         height, width = shapes.max(axis=(0, 1))
         mine = rows[np.flatnonzero(rows.pairs == pair)]
-        turned = TRANSPOSES[mine.dihedrals]
-        ends = mine.rows + np.where(turned, width, height), mine.columns + np.where(turned, height, width)
+        ends = mine.top + np.where(turned(mine), width, height), mine.left + np.where(turned(mine), height, width)
         assert max(map(np.max, ends)) == max(STORE.groups[group].side - 1, height, width)
-        assert min(mine.rows.min(), mine.columns.min()) == 0
+        assert min(mine.top.min(), mine.left.min()) == 0
     again, _ = voting_views(STORE, 11, own_colours=0.3, seed=5)
-    for name in ("dihedrals", "permutations", "rows", "columns"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(rows[np.flatnonzero(numbers < 11)], name))
+    for name, array in arrays(rows[np.flatnonzero(numbers < 11)]).items():
+        np.testing.assert_array_equal(arrays(again)[name], array)
     others, _ = voting_views(STORE, 403, own_colours=0.3, seed=6)
-    assert not np.array_equal(others.permutations, rows.permutations)
+    assert not np.array_equal(others.augmentations.permutations, rows.augmentations.permutations)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, 15, 16])
@@ -294,9 +304,8 @@ def test_slices_of_ranks_make_up_the_mixed_batch(
     edges = sorted([0, batch, *(min(cut, batch) for cut in cuts)])
     whole = mixed(batch, seed, fresh_views=fresh).rows(step, slice(None))
     parts = [mixed(batch, seed, fresh_views=fresh).rows(step, slice(a, b)) for a, b in pairwise(edges)]
-    for field in fields(Rows):
-        joined = np.concatenate([getattr(part, field.name) for part in parts])
-        np.testing.assert_array_equal(getattr(whole, field.name), joined)
+    for name, array in arrays(whole).items():
+        np.testing.assert_array_equal(array, np.concatenate([arrays(part)[name] for part in parts]))
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -320,10 +329,10 @@ def test_a_pass_of_the_mixed_rule_takes_every_task_once_and_all_its_pairs_in_tim
 
 def test_a_fifth_of_the_mixed_examples_and_those_that_cannot_move_stand_at_the_corner() -> None:
     rows = mixed(4000).rows(0, slice(None))
-    corner = (rows.rows == 0) & (rows.columns == 0)
+    corner = (rows.top == 0) & (rows.left == 0)
     assert 0.17 < corner.mean() < 0.25
     shapes = [augmented_shapes(STORE, *which) for which in zip(rows.puzzles, rows.pairs, strict=True)]
-    ends = np.stack([rows.rows, rows.columns], axis=1) + np.array(shapes).max(1)
+    ends = np.stack([rows.top, rows.left], axis=1) + np.array(shapes).max(1)
     assert ends.max() == 30
 
 

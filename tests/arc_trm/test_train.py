@@ -29,7 +29,8 @@ from arc_trm.checkpoint import (
 from arc_trm.config import check_config, flat, settings
 from arc_trm.presets import DATA, PRESETS, VARIANTS
 from arc_trm.trainer import Trainer, UnequalReplicas
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError
+from data_prep.program import run_program
 from data_prep.store import ArcStore, TaskEntry, build_store, save
 from tests.arc_trm.arc_stores import puzzle_names, random_task
 from tests.arc_trm.kill_runs import remains

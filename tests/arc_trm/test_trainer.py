@@ -172,7 +172,7 @@ def test_work_is_halved_before_the_first_step_until_it_fits(capsys: pytest.Captu
     assert losses(narrow, 20) == pytest.approx(losses(plain, 20), rel=1e-12)
     assert_close(narrow, plain)
     notes = capsys.readouterr().err.splitlines()
-    assert notes == [f"note: out of memory, going on with {pieces} pieces of work a step" for pieces in (3, 5)]
+    assert notes == [f"note: out of memory, going on with {pieces} micro-batches a step" for pieces in (3, 5)]
 
 
 def test_fitting_leaves_room_for_the_moments_that_the_first_step_makes() -> None:

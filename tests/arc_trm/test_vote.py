@@ -37,7 +37,7 @@ from tests.arc_trm.plain_vote import (
     votes_for,
     weird_predictions,
 )
-from tests.data_prep.material import Augmentation, named_augmentation
+from tests.data_prep.material import Augmentation, named_augmentation, together
 
 SEEDS = st.integers(0, 2**32 - 1)
 SIDES = st.sampled_from([7, 11, 16, 21, 30])
@@ -134,9 +134,9 @@ def test_no_predictions_are_no_votes() -> None:
 def test_what_is_no_augmentation_is_refused() -> None:
     predictions = votes((0, 1, 0.5))
     with pytest.raises(ValueError, match="dihedral element 8, expected 0-7"):
-        candidate_keys(replace(predictions, dihedrals=np.array([8], dtype=np.uint8)))
+        candidate_keys(replace(predictions, augmentations=together([Augmentation(8, tuple(range(10)))])))
     with pytest.raises(ValueError, match=r"colours \[0, 0, 2, .*\], expected a permutation"):
-        candidate_keys(replace(predictions, permutations=np.array([[0, 0, *range(2, 10)]], dtype=np.uint8)))
+        candidate_keys(replace(predictions, augmentations=together([Augmentation(0, (0, 0, *range(2, 10)))])))
 
 
 # Votes ------------------------------------------------------------------------------------------------------
@@ -235,9 +235,9 @@ def test_votes_without_probabilities_count_for_the_size_alone() -> None:
     assert consensuses(tallied)[0] is None
 
 
-def test_the_next_vote_ends_replaceable_costs_too() -> None:
+def test_the_next_vote_discards_provisional_costs_too() -> None:
     tallied = tally(sure(votes((0, 1, 0.5)), wrong=9))
-    tallied.replace_later()
+    tallied.make_provisional()
     tallied.add(sure(votes((0, 2, 0.5)), wrong=1))
     assert tallied.consensus(0).tolist() == np.full((2, 3), 2).tolist()  # type: ignore[union-attr]
 
@@ -345,15 +345,13 @@ def own(published: dict[str, Any]) -> Tally:
     """Our tally of the published predictions; those whose input is not the task's belong to no output."""
     outputs = [AskedOutput(result["task"], i) for result in published["results"] for i in range(len(result["tests"]))]
     rows = [row for row in published["predictions"] if row["matches_test_input"]]
-    augmentations = [named_augmentation(row["aug_name"])[1] for row in rows]
     result = Tally(outputs)
     result.add(
         Predictions(
             np.array([[int(token, 16) for token in row["pred_seq"]] for row in rows], dtype=np.uint8),
             np.array([1 / (1 + math.exp(-row["q_halt_logit"])) for row in rows], dtype=np.float32),
             np.array([outputs.index((row["task"], row["test"])) for row in rows], dtype=np.int32),
-            np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
-            np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
+            together([named_augmentation(row["aug_name"])[1] for row in rows]),
         )
     )
     return result

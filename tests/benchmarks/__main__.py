@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError
+from data_prep.program import run_program
 from tests.benchmarks.table import Row, format_table
 
 PREFIX = "bench_"

@@ -30,7 +30,7 @@ def arc1_store() -> ArcStore:
 
 def one_by_one(store: ArcStore, rows: Rows, side: int) -> list[NDArray[np.int32]]:
     """The plain path: augment, place and pad every grid of every example on its own."""
-    columns = zip(*(part.tolist() for part in (rows.puzzles, rows.pairs, rows.rows, rows.columns)), strict=True)
+    columns = zip(*(part.tolist() for part in (rows.puzzles, rows.pairs, rows.top, rows.left)), strict=True)
     examples = [
         encode_example(
             store.input(pair), store.output(pair), Augmentation.of(store, puzzle), Placement(row, column), side

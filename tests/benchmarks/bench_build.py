@@ -59,7 +59,7 @@ def drawing(tasks: tuple[Task, ...]) -> Row:
 
     def draw() -> int:
         rng = np.random.default_rng(0)
-        return sum(len(distinct_augmentations(task.pairs, AUGMENTATIONS, rng)[0]) for task in tasks)
+        return sum(len(distinct_augmentations(task.pairs, AUGMENTATIONS, rng)) for task in tasks)
 
     rng = np.random.default_rng(0)
     plain = [plain_draw(task, rng) for task in tasks]

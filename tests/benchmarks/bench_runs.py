@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from arc_trm import run as run_on_disk
 from arc_trm.batches import ArcSource, Part
 from arc_trm.checkpoint import STATE, read_folder, write_folder
 from arc_trm.predict import Voter, outputs_of_store
@@ -97,7 +96,7 @@ def stall_rows() -> list[Row]:
         trainer.step += 1
         with tempfile.TemporaryDirectory() as folder:
             began, worked = time.perf_counter(), time.process_time()
-            run_on_disk.save(trainer, Path(folder), {"data_digest": ""})
+            trainer.save(Path(folder), {"data_digest": ""})
             times.append(time.perf_counter() - began)
             work_times.append(time.process_time() - worked)
             size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()) / 1e9

@@ -17,7 +17,7 @@ import orjson
 from arc_trm import train
 from data_prep.canvas import CANVAS_SIDES, choose_side
 from data_prep.corpus import pinned_corpus
-from data_prep.files import run_program
+from data_prep.program import run_program
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Task
 

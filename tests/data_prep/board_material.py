@@ -1,11 +1,12 @@
 """Small Sudokus and mazes for tests, made without the generators under test, and their plain references."""
 
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.boards import BoardRows
+from data_prep.boards import HEADER, BoardRows
 from data_prep.sudoku import BLANK, BOXES, DIGIT_OFFSET, bits_per_shuffle, shuffles
 
 Tokens = NDArray[np.uint8]
@@ -45,6 +46,17 @@ def random_sudokus(side: int, count: int, seed: int, givens: float = 0.4) -> Boa
     shown = np.random.default_rng(seed + 1).random(answers.shape) < givens
     ratings = np.arange(count, dtype=np.float32)
     return BoardRows(np.where(shown, answers, BLANK).astype(np.uint8), answers, ratings)
+
+
+def write_csv(path: Path, rows: BoardRows, characters: str) -> Path:
+    """Write boards as published; `characters` of the tokens, from PAD on."""
+    questions, answers = (
+        ["".join(characters[token] for token in cells) for cells in tokens.tolist()]
+        for tokens in (rows.questions, rows.answers)
+    )
+    rated = zip(questions, answers, rows.ratings.tolist(), strict=True)
+    path.write_text("\n".join([HEADER, *(f"made up,{q},{a},{rating:g}" for q, a, rating in rated)]) + "\n")
+    return path
 
 
 def maze(*rows: str) -> Tokens:

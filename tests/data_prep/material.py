@@ -1,15 +1,20 @@
 """Grids from text, and random grids, pairs and tasks for property tests."""
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from data_prep.augment import Augmentations
 from data_prep.canvas import (
     CANVAS_SIDE,
     COLOUR_OFFSET,
@@ -20,7 +25,7 @@ from data_prep.canvas import (
     encode,
     largest_rectangles,
 )
-from data_prep.files import read_manifest, verify_digests
+from data_prep.files import InputError, read_manifest, verify_digests
 from data_prep.grid import COLOURS, INVERSE_DIHEDRAL, Grid, dihedral
 from data_prep.store import ArcStore
 from data_prep.tasks import Pair, Task
@@ -48,6 +53,21 @@ def random_task(seed: int, task_id: str = "random", corpus: str = "own", colours
 
     pairs = [Pair(draw(5, 7), draw(3, 2)), Pair(draw(7, 5), draw(2, 3)), Pair(draw(5, 5), draw(3, 3))]
     return task(task_id, pairs, [Pair(draw(7, 11), draw(5, 2)), Pair(draw(5, 7), draw(2, 2))], corpus)
+
+
+@contextmanager
+def refused(message: str) -> Iterator[None]:
+    """Expect InputError from the block, with `message` in its one line."""
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        yield
+    assert "\n" not in str(caught.value)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def verified(folder: Path) -> Path:
@@ -89,12 +109,28 @@ class Augmentation:
         return Augmentation(INVERSE_DIHEDRAL[self.dihedral], tuple(map(self.permutation.index, range(COLOURS))))
 
     @classmethod
+    def of_row(cls, augmentations: Augmentations, row: int) -> "Augmentation":
+        """One row of a value that holds many."""
+        return cls(int(augmentations.dihedrals[row]), tuple(augmentations.permutations[row].tolist()))
+
+    @classmethod
     def of(cls, store: ArcStore, puzzle: int) -> "Augmentation":
         """What makes a puzzle out of its task."""
-        return cls(int(store.puzzle_dihedrals[puzzle]), tuple(store.puzzle_permutations[puzzle].tolist()))
+        return cls.of_row(store.puzzle_augmentations, puzzle)
 
 
 IDENTITY = Augmentation(0, tuple(range(COLOURS)))
+
+
+def same_augmentations(a: Augmentations, b: Augmentations) -> bool:
+    """Whether both hold the same rows."""
+    return np.array_equal(a.dihedrals, b.dihedrals) and np.array_equal(a.permutations, b.permutations)
+
+
+def together(rows: Sequence[Augmentation]) -> Augmentations:
+    """The value that holds these rows."""
+    elements, permutations = zip(*((row.dihedral, row.permutation) for row in rows), strict=True)
+    return Augmentations(np.array(elements, np.uint8), np.array(permutations, np.uint8))
 
 
 def grids(largest: int = 30, colours: int = 10) -> st.SearchStrategy[Grid]:

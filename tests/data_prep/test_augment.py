@@ -3,12 +3,13 @@
 import math
 from itertools import pairwise, permutations
 
+import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.augment import distinct_augmentations
+from data_prep.augment import Augmentations, distinct_augmentations
 from data_prep.grid import DIHEDRAL_KEEPS_SHAPE, Grid, dihedral, grid_digest
 from data_prep.tasks import Pair
 from tests.data_prep.material import (
@@ -19,15 +20,51 @@ from tests.data_prep.material import (
     grids,
     pair,
     random_task,
+    same_augmentations,
+    together,
 )
 
 
 @given(augmentations(), grids(5))
-def test_an_augmentation_can_be_undone(augmentation: Augmentation, drawn: Grid) -> None:
+def test_the_plain_reference_is_undone_by_its_inverse(augmentation: Augmentation, drawn: Grid) -> None:
     assert np.array_equal(augmentation.inverse().apply(augmentation.apply(drawn)), drawn)
     assert np.array_equal(augmentation.apply(augmentation.inverse().apply(drawn)), drawn)
     assert augmentation.inverse().inverse() == augmentation
     assert np.array_equal(IDENTITY.apply(drawn), drawn)
+
+
+@given(st.lists(augmentations(), min_size=1, max_size=7), st.integers(1, 5), st.data())
+def test_apply_and_inverse_equal_the_plain_reference_of_every_row(
+    rows: list[Augmentation], side: int, data: st.DataObject
+) -> None:
+    stacked = data.draw(hnp.arrays(np.uint8, (len(rows), side, side), elements=st.integers(0, 9)))
+    many = together(rows)
+    applied = many.apply(stacked)
+    assert all(np.array_equal(*both) for both in zip(applied, map(Augmentation.apply, rows, stacked), strict=True))
+    assert same_augmentations(many.inverse(), together([row.inverse() for row in rows]))
+    assert np.array_equal(many.inverse().apply(applied), stacked)
+
+
+@given(augmentations(), hnp.arrays(np.uint8, (3, 2, 5), elements=st.integers(0, 9)))
+def test_oblong_grids_under_one_augmentation_are_turned_together(row: Augmentation, stacked: np.ndarray) -> None:
+    many = together([row] * 3)
+    applied = many.apply(stacked)
+    assert np.array_equal(applied, np.stack([row.apply(one) for one in stacked]))
+    assert np.array_equal(many.turned(np.array([[2, 5]] * 3)), [applied.shape[1:]] * 3)
+
+
+def test_apply_refuses_oblong_grids_that_would_differ_in_shape() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        together([Augmentation(t, IDENTITY.permutation) for t in (0, 1)]).apply(np.zeros((2, 2, 5), np.uint8))
+
+
+def test_joined_rows_are_found_again_and_the_identity_changes_nothing() -> None:
+    rows = [Augmentation(t, (0, *range(9, 0, -1))) for t in (3, 5)]
+    both = Augmentations.joined([Augmentations.identity(3), together(rows)])
+    assert len(both) == 5
+    assert [Augmentation.of_row(both, i) for i in range(5)] == [IDENTITY] * 3 + rows
+    assert same_augmentations(both[3:], together(rows))
+    assert same_augmentations(both[np.array([4, 0])], together([rows[1], IDENTITY]))
 
 
 def test_there_are_eight_dihedral_elements_and_half_of_them_keep_the_shape() -> None:
@@ -37,36 +74,28 @@ def test_there_are_eight_dihedral_elements_and_half_of_them_keep_the_shape() -> 
         dihedral(grid(["1"]), 8)
 
 
-def images(pairs: list[Pair], elements: np.ndarray, colours: np.ndarray) -> list[tuple[str, ...]]:
+def augmented_digests(pairs: list[Pair], augmentation: Augmentation) -> tuple[str, ...]:
+    """The digests of the augmented pairs, sorted."""
+    grids = ([p.input] if p.output is None else [p.input, p.output] for p in pairs)
+    return tuple(sorted("".join(grid_digest(augmentation.apply(one)) for one in both) for both in grids))
+
+
+def images(pairs: list[Pair], drawn: Augmentations) -> list[tuple[str, ...]]:
     """The augmented pairs as sorted digests, one entry for each augmentation."""
-    result = []
-    for element, permutation in zip(elements, colours, strict=True):
-        augmentation = Augmentation(int(element), tuple(map(int, permutation)))
-        result.append(
-            tuple(
-                sorted(
-                    grid_digest(augmentation.apply(p.input))
-                    + ("" if p.output is None else grid_digest(augmentation.apply(p.output)))
-                    for p in pairs
-                )
-            )
-        )
-    return result
+    return [augmented_digests(pairs, Augmentation.of_row(drawn, row)) for row in range(len(drawn))]
 
 
 def orbit_size(pairs: list[Pair]) -> int:
     """How many distinct augmentations exist, by trying each one on the colours in use."""
     grids = [g for p in pairs for g in (p.input, p.output) if g is not None]
     used = sorted({int(c) for g in grids for c in np.unique(g)} - {0})
-    rest = [c for c in range(1, 10) if c not in used]
-    elements, colours = [], []
+    unused = [c for c in range(10) if c not in used]
+    found = set()
     for image in permutations(range(1, 10), len(used)):
-        permutation = np.zeros(10, np.uint8)
-        permutation[used] = image
-        permutation[rest] = [c for c in range(1, 10) if c not in image]
-        elements += range(8)
-        colours += [permutation] * 8
-    return len(set(images(pairs, np.array(elements), np.array(colours))))
+        table = dict(zip(used + unused, [*image, *(c for c in range(10) if c not in image)], strict=True))
+        permutation = tuple(table[c] for c in range(10))
+        found |= {augmented_digests(pairs, Augmentation(element, permutation)) for element in range(8)}
+    return len(found)
 
 
 SYMMETRIC = {
@@ -83,33 +112,32 @@ SYMMETRIC = {
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
-def test_as_many_as_exist_and_none_twice(name: str) -> None:
+def test_distinct_augmentations_are_all_that_exist_and_none_twice(name: str) -> None:
     pairs = SYMMETRIC[name]
-    elements, colours = distinct_augmentations(pairs, 5000, np.random.default_rng(5))
-    found = images(pairs, elements, colours)
+    drawn = distinct_augmentations(pairs, 5000, np.random.default_rng(5))
+    found = images(pairs, drawn)
     assert len(set(found)) == len(found) == orbit_size(pairs)
-    assert (elements[0], tuple(colours[0])) == (0, IDENTITY.permutation)
-    assert elements.dtype == colours.dtype == np.uint8
+    assert Augmentation.of_row(drawn, 0) == IDENTITY
+    assert drawn.dihedrals.dtype == drawn.permutations.dtype == np.uint8
 
 
 @given(st.integers(0, 2**32), st.integers(0, 300), st.integers(2, 10))
 @settings(max_examples=30)
-def test_counts_are_exact_whatever_the_way(seed: int, count: int, colours: int) -> None:
+def test_distinct_augmentations_are_as_many_as_asked_for_or_exist(seed: int, count: int, colours: int) -> None:
     pairs = list(random_task(seed, colours=colours).pairs)
-    elements, permutations_ = distinct_augmentations(pairs, count, np.random.default_rng(seed))
-    found = images(pairs, elements, permutations_)
+    found = images(pairs, distinct_augmentations(pairs, count, np.random.default_rng(seed)))
     existing = 8 * math.perm(9, colours - 1)
     assert len(set(found)) == len(found) == min(count + 1, existing)
-    assert found[0] == images(pairs, np.zeros(1, np.uint8), np.arange(10)[None])[0]
+    assert found[0] == augmented_digests(pairs, IDENTITY)
 
 
-def test_the_draw_is_seeded_and_spread() -> None:
+def test_distinct_augmentations_depend_on_the_seed_and_are_spread() -> None:
     pairs = list(random_task(3).pairs)
     first, again, other = (distinct_augmentations(pairs, 4000, np.random.default_rng(s)) for s in (1, 1, 2))
-    assert all(map(np.array_equal, first, again))
-    assert not np.array_equal(first[1], other[1])
-    assert np.all(np.bincount(first[0], minlength=8) > 4000 / 8 * 0.8)
-    assert np.all(np.bincount(first[1][:, 4], minlength=10)[1:] > 4000 / 9 * 0.8)
+    assert same_augmentations(first, again)
+    assert not same_augmentations(first, other)
+    assert np.all(np.bincount(first.dihedrals, minlength=8) > 4000 / 8 * 0.8)
+    assert np.all(np.bincount(first.permutations[:, 4], minlength=10)[1:] > 4000 / 9 * 0.8)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +146,5 @@ def test_the_draw_is_seeded_and_spread() -> None:
 def test_a_larger_count_gives_the_same_ones_first_and_then_more(pairs: list[Pair]) -> None:
     found = [distinct_augmentations(pairs, count, np.random.default_rng(5)) for count in (7, 23, 500)]
     for fewer, more in pairwise(found):
-        for first, longer in zip(fewer, more, strict=True):
-            assert len(first) < len(longer)
-            assert np.array_equal(first, longer[: len(first)])
+        assert len(fewer) < len(more)
+        assert same_augmentations(fewer, more[: len(fewer)])

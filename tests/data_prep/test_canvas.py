@@ -42,7 +42,7 @@ def placed(draw: st.DrawFn) -> tuple[Grid, Placement, int]:
 
 
 @given(placed())
-def test_every_legal_placement_is_undone(example: tuple[Grid, Placement, int]) -> None:
+def test_encode_at_every_placement_is_undone_by_a_cut(example: tuple[Grid, Placement, int]) -> None:
     drawn, placement, side = example
     canvas = encode(drawn, placement, side)
     cut = decode(canvas, placement, side)
@@ -62,7 +62,7 @@ def test_a_window_shows_what_the_full_canvas_holds_there(example: tuple[Grid, Pl
 
 
 @given(grids(7), st.integers(-3, 3), st.integers(-3, 3))
-def test_a_grid_outside_the_canvas_is_refused(drawn: Grid, above: int, left: int) -> None:
+def test_encode_refuses_a_grid_outside_the_canvas(drawn: Grid, above: int, left: int) -> None:
     placement = Placement(11 - drawn.shape[0] + above, 11 - drawn.shape[1] + left)
     if above > 0 or left > 0:
         with pytest.raises(ValueError, match="leaves a side of 11"):
@@ -84,7 +84,7 @@ def plain_cut(canvas: NDArray[np.uint8]) -> tuple[int, int]:
 
 @given(hnp.arrays(np.uint8, (7, 7), elements=st.sampled_from([PAD, EOS, 2, 3, 3, 3, 11, 11, 11, 12, 255])))
 @settings(max_examples=300)
-def test_cuts_equal_the_plain_search(canvas: NDArray[np.uint8]) -> None:
+def test_largest_rectangles_equal_the_plain_search(canvas: NDArray[np.uint8]) -> None:
     heights, widths = largest_rectangles(canvas.reshape(1, -1), 7)
     assert (int(heights[0]), int(widths[0])) == plain_cut(canvas)
 
@@ -98,7 +98,7 @@ def test_cuts_of_a_batch_are_those_of_its_canvases(examples: list[tuple[Grid, Pl
 
 
 @given(placed(), st.data())
-def test_a_missing_border_cell_is_seen(example: tuple[Grid, Placement, int], data: st.DataObject) -> None:
+def test_closed_is_false_if_a_border_cell_is_missing(example: tuple[Grid, Placement, int], data: st.DataObject) -> None:
     drawn, _, side = example
     canvas = encode(drawn, ORIGIN, side)[None]
     heights, widths = (np.array([size], dtype=np.uint8) for size in drawn.shape)
@@ -110,18 +110,18 @@ def test_a_missing_border_cell_is_seen(example: tuple[Grid, Placement, int], dat
 
 
 @pytest.mark.parametrize(("side", "fine"), [(11, False), (16, False), (21, False), (30, True)])
-def test_only_the_full_canvas_closes_at_its_edge(side: int, fine: bool) -> None:
+def test_closed_needs_no_border_only_at_the_edge_of_the_full_canvas(side: int, fine: bool) -> None:
     canvas = encode(np.zeros((side, side), np.uint8), ORIGIN, side)[None]
     edge = np.array([side], dtype=np.uint8)
     assert closed(canvas, edge, edge, side)[0] == fine
 
 
-def test_tokens_of_another_type_are_refused() -> None:
+def test_largest_rectangles_refuse_tokens_of_another_type() -> None:
     with pytest.raises(TypeError, match="tokens of type int64, expected uint8"):
         decode(encode(grid(["12"])).astype(np.int64))
 
 
-def test_nothing_is_not_closed() -> None:
+def test_closed_is_false_for_a_canvas_without_a_rectangle() -> None:
     canvases = np.stack([np.full(900, PAD, np.uint8), np.full(900, EOS, np.uint8)])
     heights, widths = largest_rectangles(canvases)
     assert not heights.any()
@@ -130,7 +130,7 @@ def test_nothing_is_not_closed() -> None:
 
 
 @pytest.mark.parametrize("side", CANVAS_SIDES)
-def test_placements_leave_room_for_the_border_in_a_window(side: int) -> None:
+def test_placement_limits_leave_room_for_the_border_in_a_window(side: int) -> None:
     largest = side if side == CANVAS_SIDE else side - 1
     assert placement_limits((largest, 2), (3, largest), side) == (1, 1)
     assert placement_limits((largest - 2, 3), (2, 5), side) == (3, largest - 4)
@@ -155,7 +155,7 @@ def sized(*shapes: tuple[tuple[int, int], tuple[int, int]]) -> list[Pair]:
         ([((21, 2), (2, 2))], (2, 2), 30),
     ],
 )
-def test_the_side_follows_from_what_is_visible(
+def test_choose_side_follows_only_from_what_is_visible(
     shapes: list[tuple[tuple[int, int], tuple[int, int]]], asked: tuple[int, int], side: int
 ) -> None:
     for hidden in (None, np.zeros((1, 1), np.uint8), np.zeros((30, 30), np.uint8)):
@@ -163,14 +163,14 @@ def test_the_side_follows_from_what_is_visible(
         assert choose_side(made) == side
 
 
-def test_no_demonstrated_output_implies_nothing() -> None:
+def test_implied_shapes_are_none_without_a_demonstrated_output() -> None:
     made = task("t", [Pair(grid(["12"]), None)], [Pair(grid(["1"]), None)])
     assert implied_shapes(made) == []
     assert choose_side(made) == 11
 
 
 @given(st.integers(0, 50))
-def test_every_visible_grid_fits_the_side(seed: int) -> None:
+def test_choose_side_fits_every_visible_grid(seed: int) -> None:
     made = random_task(seed)
     side = choose_side(made)
     for shown in made.demonstrations:

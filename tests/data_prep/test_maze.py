@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_prep import boards
 from data_prep import maze as rules
-from data_prep.boards import BoardRows, load, make_boards, read_csv
+from data_prep.boards import HEADER, BoardRows, load, make_boards, read_csv
 from data_prep.build import main
 from data_prep.files import InputError
 from data_prep.grid import dihedral
@@ -31,15 +31,23 @@ from data_prep.maze import (
     views,
 )
 from data_prep.maze import class_digests as maze_digests
-from tests.data_prep.board_material import Tokens, maze, plain_label, plain_path, random_mazes, text
+from tests.data_prep.board_material import (
+    CHARACTERS,
+    Tokens,
+    maze,
+    plain_label,
+    plain_path,
+    random_mazes,
+    text,
+    write_csv,
+)
 from tests.data_prep.material import verified
 
 SIZES = st.sampled_from([4, 5, 7, 11])
 SEEDS = st.integers(0, 10**6)
-HEADER = "source,question,answer,rating"
 
 
-def test_tokens_are_the_published_ones() -> None:
+def test_the_tokens_are_the_published_ones() -> None:
     assert (WALL, FREE, START, GOAL, PATH, VOCAB_SIZE) == (1, 2, 3, 4, 5, 6)
 
 
@@ -54,14 +62,14 @@ def test_among_shortest_paths_down_comes_first_then_left_then_right_then_up() ->
 
 
 @given(SIZES, SEEDS)
-def test_it_is_what_a_queue_finds(side: int, seed: int) -> None:
+def test_solve_finds_the_path_of_a_plain_search(side: int, seed: int) -> None:
     questions = random_mazes(side, 5, seed)
     expected = np.stack([plain_label(question) for question in questions])
     assert (solve(questions) == expected).all()
 
 
 @given(SIZES, SEEDS)
-def test_every_view_is_solved_as_it_looks(side: int, seed: int) -> None:
+def test_views_are_solved_as_they_look(side: int, seed: int) -> None:
     questions = random_mazes(side, 3, seed)
     shown, labels = views(questions)
     for question, view, label in zip(questions, shown, labels, strict=True):
@@ -92,7 +100,7 @@ def test_labels_are_valid_in_every_view(side: int, seed: int) -> None:
 
 
 @given(SIZES, SEEDS)
-def test_changed_answers_are_judged_as_plainly(side: int, seed: int) -> None:
+def test_is_valid_shortest_judges_changed_answers_as_the_plain_rule(side: int, seed: int) -> None:
     """One or two cells of a right answer replaced by any token, sometimes right still."""
     rng = np.random.default_rng(seed)
     questions = random_mazes(side, 8, seed, walls=0.2)
@@ -119,7 +127,7 @@ def test_any_shortest_path_is_valid_and_no_detour() -> None:
     assert is_valid_shortest(questions, rows).tolist() == [True, True, False, False, False, True]
 
 
-def test_neighbours_need_no_mark() -> None:
+def test_is_valid_shortest_wants_no_mark_between_neighbours() -> None:
     question = maze("SG  ", "    ", "    ", "    ")[None]
     assert is_valid_shortest(question, question).tolist() == [True]
     assert is_valid_shortest(question, maze("SG  ", "o   ", "    ", "    ")[None]).tolist() == [False]
@@ -133,7 +141,7 @@ def test_a_maze_without_a_way_has_no_valid_answer() -> None:
 
 
 @given(SIZES, SEEDS)
-def test_lengths_are_those_of_the_path(side: int, seed: int) -> None:
+def test_shortest_lengths_are_those_of_the_plain_path(side: int, seed: int) -> None:
     questions = random_mazes(side, 5, seed)
     paths = [plain_path(question) for question in questions]
     assert shortest_lengths(questions).tolist() == [len(path) - 1 for path in paths if path is not None]
@@ -174,7 +182,7 @@ def test_digests_tell_different_mazes_apart() -> None:
 # Making -----------------------------------------------------------------------------------------------------
 
 
-def test_mazes_are_as_wished() -> None:
+def test_make_gives_solved_mazes_with_long_paths_and_the_share_of_walls() -> None:
     rows = make(np.random.default_rng(3), side=11)
     assert len(rows) > 10
     assert (rows.answers == solve(rows.questions)).all()
@@ -198,7 +206,7 @@ def test_walls_are_drawn_uniformly_and_no_end_is_preferred(monkeypatch: pytest.M
     assert abs(first.mean() - 0.5) < 5 * 0.5 / count**0.5
 
 
-def test_mazes_depend_on_the_seed() -> None:
+def test_make_depends_on_the_seed() -> None:
     one, same, other = (make(np.random.default_rng(seed), side=7) for seed in (3, 3, 4))
     assert (one.questions == same.questions).all()
     assert len(one) != len(other) or (one.questions != other.questions).any()
@@ -212,7 +220,7 @@ def test_the_threshold_is_the_published_one_at_side_30() -> None:
     assert least_length(10) == 28
 
 
-def test_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--side", "7", "--train-rows", "23", "--test-rows", "11"]
     assert main(["maze", "--generate", *arguments, "--out", str(tmp_path / "data")]) == 0
     store = load(verified(tmp_path / "data"))
@@ -226,23 +234,17 @@ def test_a_generated_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert store.train.ratings.min() > least_length(7) == 18
 
 
-def test_wrong_wishes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_side_out_of_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["maze", "--generate", "--side", "65", "--out", str(tmp_path / "data")])
     assert "found '65', expected a whole number of at least 4 and at most 64" in capsys.readouterr().err
 
 
-def test_a_hopeless_wish_ends_in_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_boards_gives_up_in_one_line_if_no_board_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "PATIENCE", 3)
     monkeypatch.setattr(rules, "HARD_LENGTH", 16 * 30)  # no way in 4 × 4 cells
     with pytest.raises(InputError, match=r"found 0 of 2000 puzzles .*: ask for fewer or easier ones"):
         make_boards(partial(make, side=4), maze_digests, 2000, seed=0)
-
-
-def write_csv(path: Path, rows: BoardRows) -> Path:
-    lines = (f"made up,{text(q)},{text(a)},0" for q, a in zip(rows.questions, rows.answers, strict=True))
-    path.write_text("\n".join([HEADER, *lines]) + "\n")
-    return path
 
 
 def labelled(side: int, count: int, seed: int) -> BoardRows:
@@ -250,10 +252,11 @@ def labelled(side: int, count: int, seed: int) -> BoardRows:
     return BoardRows(questions, solve(questions), np.zeros(count, np.float32))
 
 
-def test_a_dataset_from_files(tmp_path: Path) -> None:
+def test_the_command_reads_published_files(tmp_path: Path) -> None:
     train, test = labelled(7, 29, seed=1), labelled(7, 13, seed=2)
     train.answers[5] = train.questions[5]  # a label that marks nothing is kept
-    files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", test))]
+    named = {"train.csv": train, "test.csv": test}
+    files = [str(write_csv(tmp_path / name, rows, CHARACTERS)) for name, rows in named.items()]
     assert main(["maze", "--csv", *files, "--out", str(tmp_path / "data")]) == 0
     store = load(verified(tmp_path / "data"))
     assert (store.test.questions == test.questions).all()

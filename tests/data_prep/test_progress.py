@@ -1,6 +1,5 @@
 """Progress is a bar on a terminal and a line a minute elsewhere; measured with a fake clock."""
 
-import io
 import sys
 
 import pytest
@@ -8,11 +7,7 @@ import pytest
 from data_prep import progress
 from data_prep.progress import Progress, duration_text
 from tests.conftest import Clock
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.data_prep.material import Terminal
 
 
 @pytest.fixture

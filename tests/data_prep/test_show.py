@@ -11,24 +11,14 @@ from hypothesis import given
 
 from data_prep.boards import BoardRows, board_store
 from data_prep.boards import save as save_cells
-from data_prep.corpus import find_tasks
+from data_prep.corpus import find_tasks, pick
 from data_prep.files import InputError
 from data_prep.grid import Grid
 from data_prep.maze import CHARACTERS
-from data_prep.show import (
-    BOARD_SYMBOLS,
-    beside,
-    main,
-    pick,
-    render,
-    render_symbols,
-    show_task,
-    visible_width,
-    wants_colour,
-)
+from data_prep.show import BOARD_SYMBOLS, beside, main, render, render_symbols, show_task, visible_width, wants_colour
 from data_prep.store import TaskEntry, build_store, save
 from data_prep.tasks import Pair, Task
-from tests.data_prep.material import grids
+from tests.data_prep.material import Terminal, grids
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +26,6 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def cells(text: str) -> list[list[int]]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import boards
-from data_prep.boards import BoardRows, BoardStore, load
+from data_prep.boards import HEADER, BoardRows, BoardStore, load
 from data_prep.build import main
 from data_prep.files import InputError
 from data_prep.store import open_store
@@ -25,25 +25,16 @@ from data_prep.sudoku import (
     units,
     vocab_size,
 )
+from tests.data_prep import board_material
 from tests.data_prep.board_material import pattern_grid, random_shuffles, random_sudokus, shuffled, shuffled_rows
-from tests.data_prep.material import verified
+from tests.data_prep.material import refused, verified
 
 SIDES = st.sampled_from(list(BOXES))
 SEEDS = st.integers(0, 10**6)
-HEADER = "source,question,answer,rating"
-
-
-def as_line(rows: BoardRows, index: int) -> str:
-    question, answer = (
-        "".join("." if token == BLANK else str(token - 1) for token in cells[index].tolist())
-        for cells in (rows.questions, rows.answers)
-    )
-    return f"made up,{question},{answer},{rows.ratings[index]:g}"
 
 
 def write_csv(path: Path, rows: BoardRows) -> Path:
-    path.write_text("\n".join([HEADER, *(as_line(rows, i) for i in range(len(rows)))]) + "\n")
-    return path
+    return board_material.write_csv(path, rows, "?.123456789")
 
 
 # Rules ------------------------------------------------------------------------------------------------------
@@ -63,7 +54,7 @@ def test_the_vocabulary_is_the_published_one() -> None:
 
 
 @given(SIDES, SEEDS)
-def test_a_changed_cell_makes_an_answer_invalid(side: int, seed: int) -> None:
+def test_is_valid_refuses_an_answer_with_a_changed_cell(side: int, seed: int) -> None:
     rows = random_sudokus(side, 7, seed)
     assert is_valid(rows.questions, rows.answers).all()
     rng = np.random.default_rng(seed)
@@ -75,7 +66,7 @@ def test_a_changed_cell_makes_an_answer_invalid(side: int, seed: int) -> None:
     assert is_valid(rows.questions[0], rows.answers[0])
 
 
-def test_an_answer_that_ignores_the_givens_is_invalid() -> None:
+def test_is_valid_refuses_an_answer_that_ignores_the_givens() -> None:
     rows = random_sudokus(9, 2, seed=5)
     assert is_valid(np.full((2, 81), BLANK, np.uint8), rows.answers).all()
     assert is_valid(rows.questions, rows.answers[::-1]).tolist() == [False, False]
@@ -94,7 +85,7 @@ def broken(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["row", "column", "box"])
-def test_each_kind_of_unit_counts(kind: str) -> None:
+def test_is_valid_looks_at_rows_columns_and_boxes(kind: str) -> None:
     answer = broken(kind).ravel().astype(np.uint8)
     right = [all(len(set(answer[unit].tolist())) == 6 for unit in units(6)[i : i + 6]) for i in (0, 6, 12)]
     assert right == [kind != name for name in ("row", "column", "box")]
@@ -184,7 +175,7 @@ def test_digests_agree_with_the_canonical_form_of_small_puzzles() -> None:
 # Published files --------------------------------------------------------------------------------------------
 
 
-def test_texts_become_the_published_tokens() -> None:
+def test_parse_gives_the_published_tokens() -> None:
     question, answer = "1..4" + "..1." + ".1.." + "4..1", "1234" + "3412" + "2143" + "4321"
     parsed = parse([question, question.replace(".", "0")], [answer] * 2, ["0", "7"])
     assert parsed.answers[0].tolist() == [int(digit) + 1 for digit in answer]
@@ -219,9 +210,14 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ..
         boards.read_csv(path, parse, None, 0)
 
 
+SMALL, LARGER = f"s,{','.join(GOOD)}".encode(), f"s,{36 * '.'},{36 * '1'},0".encode()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (None, r"bad\.csv: cannot read \(No such file or directory\)"),
+        (b"\n".join([HEADER.encode(), *[SMALL] * 5, LARGER]), "line 7: the question has 36 cells, expected 16"),
         (b"", "line 1: found '', expected source,question,answer,rating"),
         (b"question,answer\n", "line 1: found 'question,answer', expected source"),
         (b'source,question,answer,rating\n"s\ns",1..4..1..1..4..1,1234341221434321,1\n', "line 2: .*, expected CSV"),
@@ -233,23 +229,11 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, row: tuple[str, ..
         ),
     ],
 )
-def test_a_malformed_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_read_csv_refuses_a_missing_or_malformed_file(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "bad.csv"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(InputError, match=message):
-        boards.read_csv(path, parse, None, 0)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv: cannot read \(No such file or directory\)"):
-        boards.read_csv(tmp_path / "none.csv", parse, None, 0)
-
-
-def test_a_change_of_size_is_named(tmp_path: Path) -> None:
-    small, large = (random_sudokus(side, 5, seed=1) for side in (4, 6))
-    path = tmp_path / "mixed.csv"
-    path.write_text("\n".join([HEADER, *(as_line(rows, i) for rows in (small, large) for i in range(5))]))
-    with pytest.raises(InputError, match="line 7: the question has 36 cells, expected 16"):
         boards.read_csv(path, parse, None, 0)
 
 
@@ -257,7 +241,7 @@ def sampled(path: Path, count: int | None, seed: int) -> BoardRows:
     return boards.read_csv(path, parse, count, seed)
 
 
-def test_rows_are_drawn_by_seed(tmp_path: Path) -> None:
+def test_read_csv_draws_rows_by_seed(tmp_path: Path) -> None:
     """The rating is the number of the row, so that drawn rows can be recognised."""
     rows = random_sudokus(6, 211, seed=4)
     path = write_csv(tmp_path / "a.csv", rows)
@@ -273,7 +257,7 @@ def test_rows_are_drawn_by_seed(tmp_path: Path) -> None:
     assert sorted(sampled(path, 500, seed=7).ratings.tolist()) == rows.ratings.tolist()
 
 
-def test_every_row_is_drawn_equally_often(tmp_path: Path) -> None:
+def test_read_csv_draws_every_row_equally_often(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", random_sudokus(4, 53, seed=4))
     counts = np.zeros(53)
     for seed in range(300):
@@ -387,7 +371,7 @@ def test_small_puzzles_have_givens_beyond_a_minimal_one() -> None:
     assert 4 <= givens.min() < 8 <= givens.max() <= 10
 
 
-def test_made_puzzles_need_the_wished_guesses() -> None:
+def test_make_gives_puzzles_that_need_the_least_guesses_asked_for() -> None:
     hard, every = (make(np.random.default_rng(3), 6, guesses) for guesses in (2, 0))
     assert 5 < len(hard) == (every.ratings >= 2).sum() < len(every)
     assert hard.ratings.min() == 2 < hard.ratings.max()
@@ -402,7 +386,7 @@ def build(out: Path, *arguments: str) -> BoardStore:
     return load(verified(out))
 
 
-def test_a_dataset_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_published_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train, test = random_sudokus(9, 41, seed=1), random_sudokus(9, 17, seed=2)
     files = [str(write_csv(tmp_path / "train.csv", train)), str(write_csv(tmp_path / "test.csv", test))]
     store = build(tmp_path / "data", "--csv", *files, "--train-rows", "13")
@@ -457,34 +441,39 @@ def test_the_command_makes_hard_puzzles_of_side_9(tmp_path: Path) -> None:
     assert min(store.train.ratings.min(), store.test.ratings.min()) >= 15
 
 
-def test_too_many_wishes_end_in_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_gives_up_in_one_line_if_too_few_puzzles_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(KEPT_CELLS, 4, 0)
     with pytest.raises(InputError, match=r"found \d\d of 2000 puzzles that differ up to symmetry, then none in"):
         build(tmp_path / "data", "--generate", "--side", "4")
     assert not (tmp_path / "data").exists()
 
 
-def test_files_of_two_sizes_are_refused(tmp_path: Path) -> None:
-    files = [str(write_csv(tmp_path / f"{side}.csv", random_sudokus(side, 3, seed=1))) for side in (4, 6)]
-    with pytest.raises(InputError, match="training puzzles of 16 cells and test puzzles of 36, expected one size"):
-        main(["sudoku", "--out", str(tmp_path / "data"), "--csv", *files])
-
-
-def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
-    empty = write_csv(tmp_path / "empty.csv", random_sudokus(4, 0, seed=1))
-    with pytest.raises(InputError, match="no puzzle in the file"):
-        main(["sudoku", "--out", str(tmp_path / "data"), "--csv", str(empty), str(empty)])
-
-
-def test_generator_options_need_the_generator(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--guesses goes with --generate"):
-        main(["sudoku", "--out", str(tmp_path), "--csv", "a", "b", "--guesses", "3"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["4.csv", "6.csv"], "training puzzles of 16 cells and test puzzles of 36, expected one size"),
+        (["empty.csv", "empty.csv"], "no puzzle in the file"),
+        (["4.csv", "4.csv", "--guesses", "3"], "--guesses goes with --generate"),
+    ],
+)
+def test_the_command_refuses_files_and_options_that_do_not_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, side, count in (("4.csv", 4, 3), ("6.csv", 6, 3), ("empty.csv", 4, 0)):
+        write_csv(tmp_path / name, random_sudokus(side, count, seed=1))
+    with refused(message):
+        main(["sudoku", "--out", "data", "--csv", *arguments])
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--generate", "--csv", "a", "b"], ["--generate", "--seed", "-1"], ["--generate", "--side", "8"]]
 )
-def test_wrong_options_are_refused(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_with_2_for_wrong_options(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["sudoku", "--out", str(tmp_path / "data"), *arguments])
     assert caught.value.code == 2

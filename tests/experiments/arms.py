@@ -67,7 +67,7 @@ def run_arm(config: RunConfig, store: ArcStore, minutes: float, init_from: Path 
         trainer.compile()
     trainer.names = data.names
     if init_from is not None:
-        run.load_export(trainer, read_export(init_from))
+        trainer.load_export(read_export(init_from))
     step_seconds, curve = [], []
     budget, used, mark = 60 * minutes, 0.0, 0
     while used < budget:

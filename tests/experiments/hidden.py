@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from arc_trm import run
 from arc_trm.batches import arc_data
 from arc_trm.checkpoint import Export, RowNames, read_export
 from arc_trm.presets import PRESETS, override
@@ -83,12 +82,11 @@ def trainer_of(way: str, export: Export, store: ArcStore, seed: int) -> Trainer:
     config = replace(override(PRESETS["arc1-tiny"], {"train": RECIPE}), model=export.model, halting=export.halting)
     config = replace(config, seed=seed)
     data = arc_data(store, config, accelerator.device)
-    trainer = Trainer(config, data.parts, accelerator, 10**6)
-    trainer.names = data.names
-    run.load_export(trainer, export)
+    trainer = Trainer(config, data.parts, accelerator, 10**6, names=data.names)
+    trainer.load_export(export)
     if way == "rows":
         assert export.puzzle_table is not None
-        trainer.embedding.table.copy_(export.puzzle_table.float()[best_rows(export, store)])
+        trainer.embedding.table[: len(store.groups)] = export.puzzle_table.float()[best_rows(export, store)]
     return trainer
 
 

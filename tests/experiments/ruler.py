@@ -32,9 +32,10 @@ from arc_trm.predict import Predictor, Voter, outputs_of_store, roll_out
 from arc_trm.sampler import Rows, evaluation_rows, fixed_batches, voting_views
 from arc_trm.scoring import solutions_of
 from arc_trm.vote import Tally
+from data_prep.augment import Augmentations
 from data_prep.canvas import IGNORE_LABEL
 from data_prep.files import InputError
-from data_prep.grid import COLOURS, Grid
+from data_prep.grid import Grid
 from data_prep.store import ArcStore, load
 
 BATCH = 64
@@ -46,15 +47,13 @@ def views(pairs: Rows, own: bool) -> Rows:
     """Every pair under OWN dihedral elements without change of colours, or under RANDOM random views."""
     count = OWN if own else RANDOM
     rows = pairs[np.repeat(np.arange(len(pairs)), count)]
-    generator = np.random.default_rng(7)
+    generator, augmentations = np.random.default_rng(7), Augmentations.identity(len(rows))
     if own:
-        dihedrals = np.tile(np.arange(8, dtype=np.uint8), len(pairs))
-        permutations = np.tile(np.arange(COLOURS, dtype=np.uint8), (len(rows), 1))
+        augmentations.dihedrals[:] = np.tile(np.arange(8), len(pairs))
     else:
-        dihedrals = generator.integers(8, size=len(rows), dtype=np.uint8)
-        permutations = np.zeros((len(rows), COLOURS), np.uint8)
-        permutations[:, 1:] = generator.permuted(np.tile(np.arange(1, COLOURS, dtype=np.uint8), (len(rows), 1)), axis=1)
-    return Rows(rows.puzzles, rows.pairs, rows.rows, rows.columns, dihedrals, permutations)
+        augmentations.dihedrals[:] = generator.integers(8, size=len(rows), dtype=np.uint8)
+        augmentations.permutations[:, 1:] = generator.permuted(augmentations.permutations[:, 1:], axis=1)
+    return replace(rows, augmentations=augmentations)
 
 
 def predictor(export: Export, store: ArcStore) -> Predictor:
@@ -68,7 +67,7 @@ def predictor(export: Export, store: ArcStore) -> Predictor:
     table, _ = carry_over(known, export.puzzle_table.float(), wanted, export.puzzle_mean.float())
     embedding = PuzzleEmbedding(*table.shape)
     embedding.table.copy_(table)
-    return Predictor(model, model, embedding, export.halting, torch.float32)
+    return Predictor(model, embedding, export.halting, torch.float32)
 
 
 @torch.no_grad()
@@ -88,7 +87,7 @@ def answers(loaded: Predictor, store: ArcStore, rows: Rows, steps: Sequence[int]
             batch = batches.make(part)
             state = tuple(t.contiguous() for t in loaded.model.initial_state(size, side**2, loaded.dtype))
             puzzle = loaded.embedding.table[batch.puzzle_ids]
-            outputs = roll_out(loaded.forward, state, batch.inputs, puzzle, batch.views)
+            outputs = roll_out(loaded.model, state, batch.inputs, puzzle, batch.views)
             asked = batch.labels != IGNORE_LABEL
             places = chosen[start : start + valid]
             for step, output in zip(range(1, max(steps) + 1), outputs, strict=False):

@@ -10,7 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.files import InputError, read_json, run_program
+from data_prep.files import InputError, read_json
+from data_prep.program import run_program
 from tests.golden.comparison import Report
 from tests.golden.grids import check_grids
 from tests.golden.models import ModelCheck, check_parts, read_tensors

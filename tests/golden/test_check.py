@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_prep.files import InputError, run_program
+from data_prep.files import InputError
+from data_prep.program import run_program
 from tests.golden.__main__ import main
 from tests.golden.other_sizes import MODELS, write_golden_folder
 

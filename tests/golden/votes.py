@@ -13,7 +13,7 @@ import numpy as np
 
 from arc_trm.vote import AskedOutput, Predictions, Tally
 from data_prep.grid import Grid, grid_digest
-from tests.data_prep.material import named_augmentation
+from tests.data_prep.material import named_augmentation, together
 from tests.golden.comparison import Report
 from tests.golden.grids import decode_golden, read_tokens, rows_of
 
@@ -96,13 +96,11 @@ def _standings(
     """What was voted for, best first, by output; votes for the empty grid are put in where they would rank."""
     if not voters:
         return {output: [] for output in outputs}
-    augmentations = [named_augmentation(one["aug_name"])[1] for _, one in voters]
     predictions = Predictions(
         tokens=np.stack([read_tokens(one["pred_seq"]) for _, one in voters]),
         halting=np.array([_probability(one) for _, one in voters], dtype=np.float32),
         outputs=np.array([outputs.index(output) for output, _ in voters], dtype=np.int32),
-        dihedrals=np.array([augmentation.dihedral for augmentation in augmentations], dtype=np.uint8),
-        permutations=np.array([augmentation.permutation for augmentation in augmentations], dtype=np.uint8),
+        augmentations=together([named_augmentation(one["aug_name"])[1] for _, one in voters]),
     )
     tally = Tally(outputs)
     tally.add(predictions)

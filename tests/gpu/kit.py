@@ -1,7 +1,7 @@
-"""Put together what a machine with a GPU and without network needs: python -m tests.gpu.kit [--out gpu-kit]
+"""Gather what a machine with a GPU and without network needs: python -m tests.gpu.kit [--out gpu-kit]
 
-Datasets, a few tasks, the golden numbers if there are any, and wheels of the packages that such a machine tends to
-lack. The folder is ignored by git; it may be carried wherever the licences of the tasks allow it.
+Writes datasets, a few tasks, the golden numbers if there are any, and wheels of the packages that such a machine tends
+to lack. Git ignores the folder; it may be carried wherever the licences of the tasks allow it.
 """
 
 import argparse
@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import build
-from data_prep.files import InputError, run_program
-from data_prep.tasks import write_tasks
-from submission.demo import demo_tasks
+from data_prep.canvas import CANVAS_SIDES, choose_side
+from data_prep.corpus import pinned_corpus
+from data_prep.files import InputError
+from data_prep.program import run_program
+from data_prep.store import TaskEntry
+from data_prep.tasks import Task, write_tasks
 from tests.gpu.__main__ import KIT
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,22 +27,30 @@ PACKAGES = ("orjson", "tyro", "docstring_parser", "typeguard")
 # What the published code imports beside those, for the stage that times it.
 PUBLISHED = ("einops", "pydantic")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-TASKS = 12  # of the demo's
+TASKS = 3  # of every canvas size
 
 
 def write_data(out: Path) -> None:
-    """Datasets for training and killing, tasks for solving."""
+    """Write datasets for training and killing, and tasks for solving."""
     build.main(["arc", "--source", "arc1-training", "--augmentations", "100", "--out", str(out / "arc1")])
     sizes = ["--side", "4", "--train-rows", "200", "--test-rows", "20"]
     build.main(["sudoku", "--generate", *sizes, "--out", str(out / "sudoku4")])
     (out / "tasks").mkdir(parents=True, exist_ok=True)
-    write_tasks(demo_tasks()[:TASKS], out / "tasks")
+    write_tasks(few_tasks(), out / "tasks")
+
+
+def few_tasks() -> list[Task]:
+    """The first TASKS tasks of every canvas size."""
+    by_side: dict[int, list[Task]] = {side: [] for side in CANVAS_SIDES}
+    for task in pinned_corpus("arc1-evaluation").tasks:
+        by_side[choose_side(TaskEntry.demonstrations_only(task).visible)].append(task)
+    return [task for tasks in by_side.values() for task in tasks[:TASKS]]
 
 
 def copy_golden(named: Path | None, out: Path) -> None:
-    """Copy the golden numbers; a note where nobody named a folder and none is beside the repository.
+    """Copy the golden numbers; print a note if no folder was named and none is beside the repository.
 
-    Raises InputError where a folder was named and has none.
+    Raises InputError if a folder was named and has none.
     """
     golden = named or GOLDEN
     if (golden / "models.json").is_file():
@@ -51,7 +62,7 @@ def copy_golden(named: Path | None, out: Path) -> None:
 
 
 def fetch_wheels(out: Path, python: str) -> None:
-    """Wheels for Linux on x86-64 and that version of Python, and of what they need."""
+    """Download wheels, with their requirements, for Linux on x86-64 and that version of Python."""
     pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = [pin for pin in pins if pin.split("==")[0] in PACKAGES]
     wanted += PUBLISHED

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Supervised, Trainer
 from submission import solve, solver
 from submission.budget import Unit
 
@@ -22,11 +22,11 @@ def vanish(now: bool) -> None:
         os._exit(9)
 
 
-def vanishing_step(trainer: Trainer) -> None:
+def vanishing_step(trainer: Trainer) -> list[Supervised]:
     vanish(where == "adapting" and trainer.step == 3)
     if where == "signalled" and trainer.step == 2 and os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGTERM)
-    train_step(trainer)
+    return train_step(trainer)
 
 
 def vanishing_vote(running: solver.Solver, unit: Unit) -> None:

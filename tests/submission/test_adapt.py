@@ -1,7 +1,6 @@
 """Fitting the adaptation to a device and to several processes."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,14 +56,10 @@ def adapted(folder: Path, steps: int, **model: str | int) -> tuple[ArcStore, Tra
     store, export = many_tasks(), read_export(make_export(folder, model=replace(MODEL, **model)))
     trainer = make_trainer(Settings(precision="fp32", steps=steps), export, store, make_accelerator("none", folder))
     figures, seen = TaskFigures(store, trainer), []
-
-    def watch(results: Sequence[Supervised]) -> None:
+    for _ in range(steps):
+        results = trainer.train_step()
         seen.extend(results)
         figures.add(results)
-
-    trainer.watch = watch
-    for _ in range(steps):
-        trainer.train_step()
     return store, trainer, figures, seen
 
 

@@ -52,7 +52,7 @@ def test_the_last_step_is_what_prediction_answers(side: int, config: ModelConfig
     inputs = torch.from_numpy(encode(question, side=side).astype(np.int32))[None]
     as_given = torch.tensor([[0, *(2 + colour for colour in range(10))]])
     batch = Batch(inputs, inputs, torch.zeros(1, dtype=torch.int64), as_given)
-    tokens, halting, *_ = Predictor(model, model, embedding, made.halting, torch.float32).answer(batch)
+    tokens, halting, *_ = Predictor(model, embedding, made.halting, torch.float32).answer(batch)
     answer = tokens[0].numpy().reshape(side, side)
     height, width = used_corner(answer, question)
     assert len(frames) == STEPS

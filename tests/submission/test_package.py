@@ -199,7 +199,7 @@ def test_pip_installs_it_offline_and_it_runs_without_its_sources(bundle: Bundle,
     words = ["--checkpoint", str(bundle.folder), "--out", "b"]
     # -I ignores the checkout as the current folder and in the environment.
     code = f"""import sys; sys.path.insert(0, {str(target)!r})
-from data_prep.files import run_program
+from data_prep.program import run_program
 from submission import package
 sys.argv = ["package", *{words}]
 run_program(package.main)"""

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.files import run_program
 from data_prep.grid import Grid
+from data_prep.program import run_program
 from submission.score import main, score_ranked
 from tests.conftest import REPOSITORY
 

@@ -15,8 +15,8 @@ import torch
 
 from arc_trm.checkpoint import UNKNOWN_TRAINING, read_export, write_export
 from arc_trm.config import RunConfig, flat
+from arc_trm.metrics import MetricLog
 from arc_trm.predict import Predictor
-from arc_trm.run import MetricLog
 from arc_trm.trainer import Trainer
 from arc_trm.vote import Tally
 from data_prep.files import InputError, read_json, set_aside, standing_json

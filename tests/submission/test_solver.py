@@ -15,7 +15,7 @@ from arc_trm.batches import Batch
 from arc_trm.checkpoint import read_export
 from arc_trm.device import make_accelerator
 from arc_trm.predict import Answers, Predictor
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Supervised, Trainer
 from data_prep import progress
 from data_prep.canvas import VOCAB_SIZE
 from submission import solver as solver_module
@@ -49,9 +49,10 @@ def slow(monkeypatch: pytest.MonkeyPatch, clock: Clock, step: Callable[[int], fl
     """A machine on which step number n takes step(n) seconds, and an answer takes so many."""
     train, reply = Trainer.train_step, Predictor.answer
 
-    def train_step(trainer: Trainer) -> None:
-        train(trainer)
+    def train_step(trainer: Trainer) -> list[Supervised]:
+        results = train(trainer)
         clock.time += step(trainer.step)
+        return results
 
     def answered(predictor: Predictor, batch: Batch) -> Answers:
         clock.time += answer * len(batch.inputs)
@@ -310,10 +311,11 @@ def breaking(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> 
     """Weights are no numbers after some of the steps."""
     real = Trainer.train_step
 
-    def train_step(trainer: Trainer) -> None:
-        real(trainer)
+    def train_step(trainer: Trainer) -> list[Supervised]:
+        results = real(trainer)
         if broken(trainer.step):
             trainer.embedding.table.fill_(torch.nan)
+        return results
 
     monkeypatch.setattr(Trainer, "train_step", train_step)
 

@@ -152,7 +152,7 @@ def test_early_votes_stay_until_their_output_has_another_vote() -> None:
     file = SubmissionFile(TASKS, Path("nowhere.json"))
     file.tally.add(vote_for(0, 3, votes=2))
     file.tally.add(vote_for(1, 4))
-    file.tally.replace_later()
+    file.tally.make_provisional()
     empty = vote_for(0, 5)
     empty.tokens[:] = 0  # an empty cut has no vote
     file.tally.add(empty)

@@ -14,7 +14,7 @@ import numpy as np
 
 from arc_trm.batches import Batch
 from arc_trm.predict import Answers, Predictor
-from arc_trm.trainer import Trainer
+from arc_trm.trainer import Supervised, Trainer
 from submission import solve, solver
 from submission.budget import RunClock, Unit
 from tests import kills
@@ -44,9 +44,10 @@ def let_work_move(clock: Clock) -> None:
     """A step takes as long as any other, an answer as long as its canvas is large."""
     train_step, answer = Trainer.train_step, Predictor.answer
 
-    def stepping(trainer: Trainer) -> None:
-        train_step(trainer)
+    def stepping(trainer: Trainer) -> list[Supervised]:
+        results = train_step(trainer)
         clock.move(STEP_SECONDS)
+        return results
 
     def answering(predictor: Predictor, batch: Batch) -> Answers:
         clock.move(TOKEN_SECONDS * batch.inputs.numel())
