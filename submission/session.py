@@ -28,7 +28,7 @@ from arc_trm.metrics import MetricLog
 from arc_trm.signals import stop_on_signal
 from data_prep.canvas import CANVAS_SIDE, VOCAB_SIZE, choose_side
 from data_prep.files import InputError
-from data_prep.overlap import trained_on
+from data_prep.overlap import trained_on, training_labels
 from data_prep.progress import duration_text
 from data_prep.tasks import Task, pairs_digest
 from submission.adapt import BATCH_SIZES, recursion, run_config
@@ -217,10 +217,11 @@ def table(
 
 
 def describe_export(export: Export) -> str:
-    """Describe an export by digest, size and training."""
+    """Describe an export by digest, size and all its trainings: steps of each, and tasks without sources of pairs."""
     weights = sum(tensor.numel() for tensor in export.weights.values())
-    steps = export.facts.get("steps", "unknown")
-    digest, trained = export.facts["sha256"][:12], len(export.training_tasks)
+    stages = export.facts.get("stages") or [{"steps": export.facts.get("steps", "unknown")}]
+    steps, digest = " + ".join(str(stage["steps"]) for stage in stages), export.facts["sha256"][:12]
+    trained = sum(bool(training_labels(line)) for line in export.training_tasks)
     return f"{digest}, {weights / 1e6:.2f} million weights, {steps} steps on {trained} tasks"
 
 

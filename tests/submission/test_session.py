@@ -1,6 +1,7 @@
 """What the machine can do, found by doing it, and the table that says so."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,20 @@ def test_the_precision_is_the_one_that_training_would_take(
 def test_the_table_is_short_and_names_everything(tmp_path: Path) -> None:
     file = SubmissionFile(tiny_tasks(), tmp_path / "submission.json", facts={"mode": "solving x"})
     export = read_export(make_export(tmp_path / "export", trained=tiny_tasks(2)))
-    lines = table(Accelerator(cpu=True), "bf16", file, [export], RunClock(600)).splitlines()
+    generated = ("generated {}",)
+    export = replace(export, training_tasks=export.training_tasks + generated)
+    staged = replace(export, facts=export.facts | {"stages": [{"steps": 7}, {"steps": 5}]})
+    lines = table(Accelerator(cpu=True), "bf16", file, [export, staged], Settings(), RunClock(600)).splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "mode", "checkpoint", "device", "memory", "disk", "challenges", "time", "software",
+        "mode", "checkpoint", "checkpoint", "recursion", "recursion", "device", "memory", "disk", "challenges", "time",
+        "software",
     ]  # fmt: skip
     assert lines[1].endswith("0.01 million weights, unknown steps on 2 tasks")
-    assert lines[2] == "device      1 process on cpu, bf16"
-    assert lines[5].endswith("3 tasks, 4 outputs, 33% of the tasks with several")
-    assert lines[6].endswith("10m00s, 11.0s of them in reserve")
+    assert lines[2].endswith("0.01 million weights, 7 + 5 steps on 2 tasks")
+    assert lines[3].endswith(", as trained")
+    assert lines[5] == "device      1 process on cpu, bf16"
+    assert lines[8].endswith("3 tasks, 4 outputs, 33% of the tasks with several")
+    assert lines[9].endswith("10m00s, 11.0s of them in reserve")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
