@@ -98,7 +98,6 @@ def part_command(part: str, folder: Path, words: Sequence[str]) -> list[str]:
         *files,
         "--augmentations",
         "8",
-        "--train.compile",
         "--time-budget",
         "3m",
         *words,
